@@ -1,0 +1,74 @@
+"""Bytes one rank holds, from the config alone.
+
+Knows what is exact without a model of time: parameters, gradients and optimizer states after
+tensor and FSDP sharding. Does not know activations, logits, communication buffers or the
+allocator yet: those fields are None, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import prod
+
+from engine.config import Config, Dtype
+from engine.shapes import Parameter
+
+BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2}
+# Running mean and running mean of squares; torch's SGD without momentum keeps nothing.
+OPTIMIZER_STATES = {"AdamW": 2, "Adam": 2, "SGD": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes of one rank; None is unknown. `moment` names the point of the step at which the peak stands."""
+
+    params_bytes: int
+    grads_bytes: int
+    optimizer_bytes: int
+    activations_bytes: int | None = None
+    logits_bytes: int | None = None
+    communication_bytes: int | None = None
+    peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+    moment: str | None = None
+    capacity_bytes: int
+    fits: bool | None = None
+
+    @property
+    def static_bytes(self) -> int:
+        """What is held all the time once the optimizer has stepped."""
+        return self.params_bytes + self.grads_bytes + self.optimizer_bytes
+
+
+def local_numel(parameter: Parameter, *, tp: int, fsdp: int) -> int:
+    """Elements of one weight on the rank that holds most of it.
+
+    Tensor parallel cuts rows or columns, then FSDP2 cuts the first dimension into pieces of
+    ceil(rows / fsdp) (`torch.chunk`), so that rank 0 has the largest piece.
+    """
+    first, *rest = parameter.shape
+    if parameter.split == "rows":
+        first = -(-first // tp)
+    elif parameter.split == "columns":
+        rest[-1] = -(-rest[-1] // tp)
+    return -(-first // fsdp) * prod(rest)
+
+
+def static_memory(
+    config: Config, parameters: Iterable[Parameter], *, tp: int, fsdp: int, capacity_bytes: int
+) -> Memory:
+    """Parameters, gradients and optimizer states of a rank that holds `parameters`.
+
+    Gradients and states have the precision of the weights they belong to (`training.dtype`).
+    `fits` is False where these alone exceed the GPU, else None: more is needed than is known here.
+    """
+    numel = sum(local_numel(parameter, tp=tp, fsdp=fsdp) for parameter in parameters)
+    width = BYTES[config.training.dtype]
+    memory = Memory(
+        params_bytes=numel * width,
+        grads_bytes=numel * width,
+        optimizer_bytes=OPTIMIZER_STATES[config.optimizer.name] * numel * width,
+        capacity_bytes=capacity_bytes,
+    )
+    return memory if memory.static_bytes <= capacity_bytes else replace(memory, fits=False)
