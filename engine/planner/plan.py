@@ -168,7 +168,7 @@ def _stages(
 
 
 def plan(config: Config, cluster: Cluster | None = None) -> Plan:
-    """Resolves a config that the rules let through; `cluster` replaces the config's own (another GPU of the same count)."""
+    """Resolves a config that the rules let through; `cluster` replaces the config's own (another GPU, same count)."""
     cluster = cluster or resolve_cluster(config.cluster)
     shape = shape_of(config.model)
     mesh = resolve_mesh(config.parallelism, cluster.world_size)
