@@ -1,0 +1,228 @@
+"""What each source says: the values of one preset, file, environment or command line, with their origins.
+
+Knows how each is written and which of its keys exist. Does not know which source wins (sources.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from engine.config import Config
+from engine.errors import Finding
+from engine.flags import Flag
+from engine.keys import field_types, nested
+from engine.origins import Origin
+from engine.toml_lines import KeyPath, key_lines
+from engine.unknown_keys import Unknown, sections, unknown_key, unknown_table, variable
+from engine.wants import complaint, read_word, shown
+
+
+@dataclass(slots=True)
+class Layer:
+    """One source as read: good values, the origin of every key it names, its findings, and the keys it spoils."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, Origin] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+
+    def note_unknown(self, unknown: Unknown) -> None:
+        """Keep the finding; a key that was surely meant has no value that can be trusted."""
+        self.findings.append(unknown.finding)
+        if len(unknown.meant) == 1:
+            self.broken.add(unknown.meant[0])
+
+    def complain(self, key: str, message: str, fix: str, origin: Origin, *, rule: str = "S102") -> None:
+        """Add a finding about a value."""
+        file, line, source = origin.place
+        self.findings.append(
+            Finding(rule=rule, severity="error", key=key, message=message, fix=fix, file=file, line=line, source=source)
+        )
+
+
+def unreadable(message: str, fix: str, *, rule: str, file: str | None = None, line: int | None = None) -> Layer:
+    """A source that could not be read: every key may have been meant by it."""
+    finding = Finding(rule=rule, severity="error", key="", message=message, fix=fix, file=file, line=line)
+    return Layer(findings=[finding], broken=set(field_types()))
+
+
+def toml_layer(text: str, origin: Origin) -> Layer:
+    """A preset or file from its text; `origin` names it, without a line."""
+    try:
+        tables, lines = tomllib.loads(text), key_lines(text)
+    except (ValueError, RecursionError) as error:
+        return _syntax_error(error, text, str(origin.file))
+    layer = Layer()
+    _walk(tables, (), layer, _Places(origin, lines))
+    _check(layer)
+    layer.findings.sort(key=lambda finding: finding.line or 0)
+    return layer
+
+
+def environment_layer(environ: Mapping[str, str]) -> Layer:
+    """Variables `TITAN_SECTION__KEY`; other names that begin with TITAN_ are not ours."""
+    layer = Layer()
+    for name in sorted(environ):
+        if not name.startswith("TITAN_") or "__" not in name.removeprefix("TITAN_").strip("_"):
+            continue
+        key, origin = name.removeprefix("TITAN_").lower().replace("__", "."), Origin("environment", name=name)
+        if key in layer.origins:
+            layer.complain(
+                key, f"{name} and {layer.origins[key].name} set the same key", f"keep {variable(key)}", origin
+            )
+        elif key in field_types():
+            layer.origins[key] = origin
+            layer.values[key] = read_word(key, environ[name])
+        else:
+            layer.note_unknown(unknown_key(key, origin))
+    _check(layer)
+    return layer
+
+
+def flags_layer(flags: Sequence[Flag]) -> Layer:
+    """Dotted flags; of two for one key the last counts."""
+    layer = Layer()
+    last = {flag.key: flag for flag in flags}
+    for key, flag in last.items():
+        origin = Origin("flag", name=flag.text)
+        if key not in field_types():
+            layer.note_unknown(unknown_key(key, origin))
+            continue
+        layer.origins[key] = origin
+        boolean = field_types()[key].annotation is bool
+        if flag.text.startswith("--no-") and (not boolean or flag.value is not False):
+            message = f"{flag.text} takes no value" if boolean else f"{flag.text} is for keys that are true or false"
+            layer.complain(key, message, f"write --{key}" + ("=false" if boolean else " VALUE"), origin)
+            layer.broken.add(key)
+        elif flag.value is None:
+            layer.complain(key, f"{flag.text} needs a value", f"write --{key}=VALUE", origin)
+            layer.broken.add(key)
+        else:
+            layer.values[key] = read_word(key, flag.value) if isinstance(flag.value, str) else flag.value
+    _check(layer)
+    return layer
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The origin of each path of a TOML text."""
+
+    origin: Origin
+    lines: Mapping[KeyPath, int]
+
+    def __getitem__(self, path: KeyPath) -> Origin:
+        return Origin(self.origin.kind, self.origin.file, self.lines.get(path), self.origin.name)
+
+
+def _walk(table: dict[str, Any], above: tuple[str, ...], layer: Layer, places: _Places) -> None:
+    """Sort what a table holds into values, sections and unknown keys."""
+    for name, value in table.items():
+        path = (*above, name)
+        key = ".".join(path)
+        # A quoted name may hold a dot, and is then no key of ours however it reads.
+        if "." in name:
+            layer.note_unknown(unknown_key(key, places[path]))
+        elif key in field_types():
+            layer.values[key], layer.origins[key] = value, places[path]
+        elif key in sections():
+            if isinstance(value, dict):
+                _walk(value, path, layer, places)
+            else:
+                _not_a_table(key, value, layer, places[path])
+        elif isinstance(value, dict):
+            _walk_unknown(value, path, layer, places)
+        else:
+            layer.note_unknown(unknown_key(key, places[path]))
+
+
+def _walk_unknown(table: dict[str, Any], path: tuple[str, ...], layer: Layer, places: _Places) -> None:
+    """Report a table that is no section, and the tables in it."""
+    inner = {name: value for name, value in table.items() if isinstance(value, dict)}
+    keys = [(".".join((*path, name)), places[(*path, name)]) for name in table if name not in inner]
+    if keys or not inner:
+        for unknown in unknown_table(".".join(path), keys, places[path]):
+            layer.note_unknown(unknown)
+    for name, value in inner.items():
+        _walk_unknown(value, (*path, name), layer, places)
+
+
+def _not_a_table(key: str, value: Any, layer: Layer, origin: Origin) -> None:
+    of_tables = isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
+    message = f"[[{key}]] is a list of tables" if of_tables else f"{key} is given as {shown(value)}"
+    layer.complain(key, f"{message}; {key} is one section", f"write [{key}] and its keys below it", origin)
+    layer.broken |= {known for known in field_types() if known.startswith(f"{key}.")}
+
+
+def _check(layer: Layer) -> None:
+    """Check each value by itself, and take those that the config refuses out of the values."""
+    try:
+        Config.model_validate(nested(layer.values))
+    except ValidationError as error:
+        wrong = {_key_of(fault["loc"]) for fault in error.errors(include_url=False, include_context=False)}
+        for key in sorted(wrong):
+            message, fix = complaint(key, layer.values.pop(key))
+            layer.complain(key, message, fix, layer.origins[key])
+            layer.broken.add(key)
+    # A key that is there under its right name too is as good as written.
+    layer.broken -= layer.values.keys()
+
+
+def _key_of(location: tuple[int | str, ...]) -> str:
+    """The key that pydantic's location is in: kinds of a union and places in a value come after it."""
+    for end in range(len(location), 0, -1):
+        key = ".".join(str(part) for part in location[:end])
+        if key in field_types():
+            return key
+    raise AssertionError(f"pydantic refused something that is no key: {location}")
+
+
+def _syntax_error(error: Exception, text: str, file: str) -> Layer:
+    """A finding with line and column; tomllib puts them at the end of its message."""
+    if isinstance(error, RecursionError):
+        return unreadable("the TOML is nested too deeply", "write fewer brackets", rule="S103", file=file)
+    message = str(error)
+    at = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
+    what = message[: at.start()] if at else message
+    line = int(at[1]) if at and at[1] else text.count("\n", 0, len(text.rstrip())) + 1
+    column = int(at[2]) if at and at[2] else len(text.rstrip().rpartition("\n")[2]) + 1
+    return unreadable(
+        f"not TOML at line {line}, column {column}: {what[:1].lower()}{what[1:]}",
+        _SYNTAX_FIXES.get(what, "correct this line"),
+        rule="S103",
+        file=file,
+        line=line,
+    )
+
+
+_SYNTAX_FIXES = {
+    "Invalid value": 'put text in quotes: key = "text"',
+    "Cannot overwrite a value": "keep one of the two: this key is given twice",
+    "Expected '=' after a key in a key/value pair": "write key = value",
+    "Unterminated string": "close the quotes",
+}
+
+
+def read_file(path: str | Path) -> str | Layer:
+    """The text of a file, or the layer that says why there is none."""
+    name = os.fspath(path)
+    try:
+        raw = Path(path).read_bytes()
+    except FileNotFoundError:
+        return unreadable(f"there is no file {name}", "", rule="S104", file=name)
+    except (OSError, ValueError) as error:
+        reason = "it is a folder" if Path(path).is_dir() else (getattr(error, "strerror", None) or str(error)).lower()
+        return unreadable(f"{name} cannot be read: {reason}", "give the path of a TOML file", rule="S104", file=name)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        message = f"not UTF-8 text: byte 0x{raw[error.start]:02x}"
+        return unreadable(message, "save the file as UTF-8", rule="S103", file=name, line=line)
