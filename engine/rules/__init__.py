@@ -1,0 +1,132 @@
+"""The one table of rules, and the report of a config judged by it.
+
+Knows every law that a config must keep (one row each, by family) and how findings, plan and
+settings make a report. Does not know where values came from (sources) or what runs (build).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import Finding, exit_code
+from engine.facts import Facts, watched
+from engine.features import Setting, settings
+from engine.hardware import Cluster
+from engine.planner.plan import Plan
+from engine.rules.corpus import CORPUS_RULES
+from engine.rules.fit import FIT_RULES
+from engine.rules.mesh import MESH_RULES
+from engine.rules.optimization import OPTIMIZATION_RULES
+from engine.rules.pipeline import PIPELINE_RULES
+from engine.rules.precision import PRECISION_RULES
+from engine.rules.row import Rule
+from engine.rules.training import TRAINING_RULES
+from engine.sources import Loaded, locate
+
+__all__ = ["RULES", "Report", "Rule", "check"]
+
+RULES: tuple[Rule, ...] = (
+    *MESH_RULES,
+    *PIPELINE_RULES,
+    *TRAINING_RULES,
+    *PRECISION_RULES,
+    *OPTIMIZATION_RULES,
+    *CORPUS_RULES,
+    *FIT_RULES,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What is to be said about a config: findings, the plan where the config is sound, the features asked for."""
+
+    findings: tuple[Finding, ...]
+    plan: Plan | None
+    settings: tuple[Setting, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no error stands."""
+        return self.exit_code == 0
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 2 where the config is wrong, or 3 where it is sound and does not fit."""
+        return exit_code(self.findings)
+
+    @property
+    def unbuilt(self) -> tuple[Setting, ...]:
+        """Settings that were asked for, would do something, and are not built yet; launch refuses them."""
+        return tuple(setting for setting in self.settings if not setting.built)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of `titan validate --json`."""
+        return {
+            "ok": self.ok,
+            "findings": [finding.to_json() for finding in self.findings],
+            "plan": None if self.plan is None else self.plan.to_json(),
+            "settings": [setting.to_json() for setting in self.settings],
+        }
+
+
+def check(loaded: Loaded, *, cluster: Cluster | None = None) -> Report:
+    """Judges a loaded config by every rule, in one pass; `cluster` replaces the hardware of the config.
+
+    Rules that read a key that did not parse stay silent. The plan is there unless the config
+    is wrong: hardware that is too small leaves it standing.
+    """
+    facts = Facts(loaded.config, cluster)
+    findings = list(loaded.findings)
+    for rule in RULES:
+        if rule.needs != "plan":
+            findings += _judge(rule, loaded, facts, cluster)
+    sound = not any(finding.severity == "error" and not finding.is_hardware for finding in findings)
+    plan: Plan | None = None
+    if sound and facts.has("plan"):
+        plan = facts.plan
+        for rule in RULES:
+            if rule.needs == "plan":
+                findings += _judge(rule, loaded, facts, cluster)
+    findings.sort(key=_order)
+    return Report(findings=tuple(findings), plan=plan, settings=settings(facts, findings))
+
+
+def _judge(rule: Rule, loaded: Loaded, facts: Facts, cluster: Cluster | None) -> list[Finding]:
+    """The finding of one rule, if it is broken and what it read can be trusted."""
+    reads: set[str] = set()
+    if loaded.broken:
+        facts = Facts(watched(loaded.config, reads), cluster)
+    if not facts.has(rule.needs) or not rule.broken(facts) or _touches(reads, loaded.broken):
+        return []
+    message, fix = rule.says(facts)
+    key = next((key for key in (rule.key, *rule.also) if _is_written(loaded, key)), rule.key)
+    file, line, source = locate(loaded.origins, key)
+    return [
+        Finding(
+            rule=rule.id,
+            severity=rule.severity,
+            key=key,
+            message=message,
+            fix=fix,
+            file=file,
+            line=line,
+            source=source,
+        )
+    ]
+
+
+def _is_written(loaded: Loaded, key: str) -> bool:
+    return key in loaded.origins and loaded.origins[key].kind != "default"
+
+
+def _touches(reads: set[str], broken: frozenset[str]) -> bool:
+    """Whether a key that was read did not parse, alone or with its section."""
+    return any(
+        read == key or read.startswith(f"{key}.") or key.startswith(f"{read}.") for read in reads for key in broken
+    )
+
+
+def _order(finding: Finding) -> tuple[bool, bool, str, int]:
+    """Errors before warnings; what stands in a file before the rest, in the order of its lines."""
+    return finding.severity != "error", finding.file is None, finding.file or "", finding.line or 0

@@ -1,0 +1,108 @@
+"""Rules D601 to D609: what the config alone tells about the data. Files are looked at by engine/data."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+
+from engine.facts import Facts
+from engine.rules.row import Rule
+
+DATASETS = ("stdlib", "text", "jsonl")
+
+
+def _close(name: str) -> str:
+    return get_close_matches(name.lower(), DATASETS, n=1, cutoff=0.0)[0]
+
+
+def _training_close(f: Facts) -> str:
+    return _close(f.config.training.dataset)
+
+
+def _validation_close(f: Facts) -> str:
+    return _close(f.config.validation.dataset or "")
+
+
+def _is_mixture(f: Facts) -> bool:
+    return bool(f.config.data.mixture)
+
+
+def _stdlib(key: str) -> dict[str, Any]:
+    return {key: "stdlib"}
+
+
+CORPUS_RULES: tuple[Rule, ...] = (
+    Rule(
+        id="D601",
+        key="training.dataset",
+        broken=lambda f: f.config.training.dataset not in DATASETS,
+        message="there is no dataset {training.dataset}",
+        fix="set it to {close}; known are stdlib, text and jsonl (files of dataset_path)",
+        words=lambda f: {"close": _training_close(f)},
+        edit=lambda f: {"training.dataset": _training_close(f)},
+        why="a dataset is the standard library's source, or text or JSON lines in files",
+    ),
+    Rule(
+        id="D602",
+        key="training.dataset_path",
+        broken=lambda f: (
+            f.config.training.dataset in ("text", "jsonl")
+            and f.config.training.dataset_path is None
+            and not _is_mixture(f)
+        ),
+        message="dataset = {training.dataset} needs dataset_path",
+        fix="set dataset_path to a file or a folder, or dataset to stdlib",
+        edit=lambda _: _stdlib("training.dataset"),
+        why="only stdlib brings its own text",
+    ),
+    Rule(
+        id="D603",
+        key="data.mixture",
+        broken=lambda f: _is_mixture(f) and f.config.training.dataset_path is not None,
+        message="data.mixture and training.dataset_path both name the corpus",
+        fix="leave one of them out",
+        edit=lambda _: {"training.dataset_path": None},
+        why="a mixture lists all its corpora by path",
+    ),
+    Rule(
+        id="D604",
+        key="data.mixture",
+        broken=lambda f: _is_mixture(f) and f.config.training.dataset == "stdlib",
+        message="data.mixture lists files, and dataset = stdlib reads none",
+        fix="set training.dataset to text or jsonl, or leave data.mixture out",
+        edit=lambda _: {"data.mixture": {}},
+        why="training.dataset says how the files of a mixture are read",
+    ),
+    Rule(
+        id="D605",
+        key="validation.dataset",
+        broken=lambda f: f.config.validation.enable and f.config.validation.dataset is None,
+        message="validation.enable needs validation.dataset",
+        fix="set it to stdlib, text or jsonl, or validation.enable to false",
+        edit=lambda _: {"validation.enable": False},
+        why="validation reads text that training does not",
+    ),
+    Rule(
+        id="D606",
+        key="validation.dataset",
+        broken=lambda f: f.config.validation.dataset is not None and f.config.validation.dataset not in DATASETS,
+        message="there is no dataset {validation.dataset}",
+        fix="set it to {close}; known are stdlib, text and jsonl (files of dataset_path)",
+        words=lambda f: {"close": _validation_close(f)},
+        edit=lambda f: {"validation.dataset": _validation_close(f)},
+        why="a dataset is the standard library's source, or text or JSON lines in files",
+    ),
+    Rule(
+        id="D607",
+        key="validation.dataset_path",
+        broken=lambda f: (
+            f.config.validation.enable
+            and f.config.validation.dataset in ("text", "jsonl")
+            and f.config.validation.dataset_path is None
+        ),
+        message="validation.dataset = {validation.dataset} needs validation.dataset_path",
+        fix="set it to a file or a folder, or validation.dataset to stdlib",
+        edit=lambda _: _stdlib("validation.dataset"),
+        why="only stdlib brings its own text",
+    ),
+)

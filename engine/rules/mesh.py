@@ -1,0 +1,271 @@
+"""Rules P101 to P110 and P120 to P129: model shape, mesh, tensor and context parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from engine.facts import Facts, choice, divisors, neighbours
+from engine.rules.row import Rule
+from engine.shapes import FLAVORS
+
+TP = "parallelism.tensor_parallel_degree"
+REPLICATE = "parallelism.data_parallel_replicate_degree"
+SHARD = "parallelism.data_parallel_shard_degree"
+
+
+def _largest(values: list[int], most: int) -> int:
+    """The largest of `values` that is at most `most`, else the smallest."""
+    return max((value for value in values if value <= most), default=min(values))
+
+
+def _product_words(f: Facts) -> dict[str, object]:
+    c = f.known_cluster
+    factors = " x ".join(f"{name.removesuffix('_degree')} {degree}" for name, degree in f.degrees.items() if degree > 1)
+    product = f.other_degrees * f.degrees["data_parallel_shard_degree"]
+    rest = f.world_size // f.other_degrees
+    fix = (
+        f"set data_parallel_shard_degree to {rest}, or to -1 for whatever the other axes leave"
+        if rest * f.other_degrees == f.world_size
+        else f"choose degrees whose product is {f.world_size}, or a cluster of {product} processes"
+    )
+    cluster = f"{c.nodes} node{'s' if c.nodes > 1 else ''} x {c.gpus_per_node}"
+    return {"factors": factors or "1", "product": product, "cluster_words": cluster, "way_out": fix}
+
+
+def _product_edit(f: Facts) -> dict[str, Any] | None:
+    return {SHARD: -1} if f.world_size % f.other_degrees == 0 else None
+
+
+def _quotient_edit(f: Facts) -> dict[str, Any] | None:
+    """The one degree whose lowering lets the others divide the world size."""
+    for name in ("tensor", "context", "pipeline"):
+        degree = f.degrees[f"{name}_parallel_degree"]
+        others = f.other_degrees // degree
+        if degree > 1 and f.world_size % others == 0:
+            return {f"parallelism.{name}_parallel_degree": _largest(divisors(f.world_size // others), degree)}
+    return None
+
+
+def _quotient_words(f: Facts) -> dict[str, object]:
+    edit = _quotient_edit(f)
+    way_out = (
+        "".join(f"set {key.rpartition('.')[2]} to {value}" for key, value in edit.items())
+        if edit
+        else f"choose degrees whose product divides {f.world_size}: {choice(divisors(f.world_size))}"
+    )
+    factors = " x ".join(
+        f"{name.removesuffix('_degree')} {degree}"
+        for name, degree in f.degrees.items()
+        if degree > 1 and name != "data_parallel_shard_degree"
+    )
+    return {
+        "factors": factors,
+        "others": f.other_degrees,
+        "rest": f"{f.world_size} % {f.other_degrees} = {f.world_size % f.other_degrees}",
+        "way_out": way_out,
+    }
+
+
+def _degree_rule(rule_id: str, axis: str) -> Rule:
+    name = f"{axis}_degree"
+    lowest = (1, -1) if name == "data_parallel_shard_degree" else (1,)
+    return Rule(
+        id=rule_id,
+        key=f"parallelism.{name}",
+        broken=lambda f: f.degrees[name] < 1 and f.degrees[name] not in lowest,
+        message=f"{name} = {{degree}} is not a number of ranks",
+        fix="set it to 1 or more, or to -1 for the ranks that the other axes leave"
+        if -1 in lowest
+        else "set it to 1 or more; only data_parallel_shard_degree may be -1",
+        words=lambda f: {"degree": f.degrees[name]},
+        edit=lambda _: {f"parallelism.{name}": lowest[-1]},
+        why="an axis of the mesh has at least one rank, and only one axis can be what the others leave",
+    )
+
+
+def _flavor_words(f: Facts) -> dict[str, object]:
+    known = FLAVORS[f.config.model.name]
+    return {"known": choice(known), "close": _close_flavor(f)}
+
+
+def _close_flavor(f: Facts) -> str:
+    known = {name.lower(): name for name in FLAVORS[f.config.model.name]}
+    close = get_close_matches(f.config.model.flavor.lower(), known, n=1, cutoff=0.0)
+    return known[close[0]]
+
+
+def _multiple(
+    key: str, value: Callable[[Facts], int], step: Callable[[Facts], int]
+) -> Callable[[Facts], dict[str, Any]]:
+    """An edit that sets `key` to the next multiple of `step` above."""
+    return lambda f: {key: neighbours(value(f), step(f))[-1]}
+
+
+MESH_RULES: tuple[Rule, ...] = (
+    Rule(
+        id="P101",
+        key=TP,
+        needs="split",
+        broken=lambda f: f.known_shape.n_kv_heads % f.tp != 0,
+        message="tensor_parallel_degree = {tp} does not divide the {shape.n_kv_heads} KV heads of "
+        "{model.name} {model.flavor}",
+        fix="set it to {legal}",
+        words=lambda f: {"legal": choice(f.legal_tp)},
+        edit=lambda f: {TP: _largest(f.legal_tp, f.tp)},
+        why="each tensor-parallel rank computes whole query and KV heads, so the degree divides both counts",
+    ),
+    Rule(
+        id="P102",
+        key=SHARD,
+        needs="cluster",
+        broken=lambda f: (
+            f.degrees_are_sound
+            and f.degrees["data_parallel_shard_degree"] != -1
+            and f.other_degrees * f.degrees["data_parallel_shard_degree"] != f.world_size
+        ),
+        message="{factors} = {product} ≠ {world_size} processes ({cluster_words})",
+        fix="{way_out}",
+        words=_product_words,
+        edit=_product_edit,
+        why="every process has exactly one place in the mesh, so the degrees multiply to the world size",
+    ),
+    Rule(
+        id="P103",
+        key=SHARD,
+        also=(TP, "parallelism.context_parallel_degree", "parallelism.pipeline_parallel_degree", REPLICATE),
+        needs="cluster",
+        broken=lambda f: (
+            f.degrees_are_sound
+            and f.degrees["data_parallel_shard_degree"] == -1
+            and f.world_size % f.other_degrees != 0
+        ),
+        message="data_parallel_shard_degree = -1 has no whole value: {factors} = {others} does not divide {world_size} "
+        "processes ({rest})",
+        fix="{way_out}",
+        words=_quotient_words,
+        edit=_quotient_edit,
+        why="the ranks that the other axes leave are an exact quotient; rounding down would leave GPUs idle",
+    ),
+    _degree_rule("P104", "data_parallel_replicate"),
+    _degree_rule("P105", "data_parallel_shard"),
+    _degree_rule("P106", "context_parallel"),
+    Rule(
+        id="P107",
+        key="model.shape.n_heads",
+        also=("model.shape.dim",),
+        needs="flavor",
+        broken=lambda f: f.known_shape.head_dim == 0,
+        message="{shape.n_heads} heads do not divide dim = {shape.dim}, and head_dim is not given",
+        fix="set n_heads to {legal}, or give head_dim",
+        words=lambda f: {"legal": choice(_near_divisors(f.known_shape.dim, f.known_shape.n_heads))},
+        edit=lambda f: {"model.shape.head_dim": max(2, f.known_shape.dim // f.known_shape.n_heads // 2 * 2)},
+        why="without its own key, the width of a head is dim / n_heads",
+    ),
+    _degree_rule("P108", "tensor_parallel"),
+    _degree_rule("P109", "pipeline_parallel"),
+    Rule(
+        id="P110",
+        key="training.seq_len",
+        also=(TP, "parallelism.context_parallel_degree"),
+        needs="degrees",
+        broken=lambda f: f.config.training.seq_len % f.sequence_pieces != 0,
+        message="seq_len = {training.seq_len} does not split into {sequence_pieces} equal pieces over {cp} context and "
+        "{tp} tensor ranks",
+        fix="set seq_len to {near}",
+        words=lambda f: {"near": choice(neighbours(f.config.training.seq_len, f.sequence_step))},
+        edit=_multiple("training.seq_len", lambda f: f.config.training.seq_len, lambda f: f.sequence_step),
+        why="head-tail balance cuts a sequence in 2 x cp pieces, and what a context rank holds is split again over tp",
+    ),
+    Rule(
+        id="P122",
+        key="parallelism.context_parallel_degree",
+        needs="split",
+        broken=lambda f: (
+            f.config.parallelism.context_parallel_method == "ulysses"
+            and f.cp > 1
+            and f.known_shape.n_kv_heads % f.tp == 0
+            and f.known_shape.n_heads // f.tp % f.cp != 0
+        ),
+        message="context_parallel_degree = {cp} does not divide the {heads} query heads that each tensor rank "
+        "holds, as ulysses needs",
+        fix="set it to {legal}, or context_parallel_method to allgather",
+        words=lambda f: {
+            "heads": f.known_shape.n_heads // f.tp,
+            "legal": choice(divisors(f.known_shape.n_heads // f.tp)),
+        },
+        edit=lambda _: {"parallelism.context_parallel_method": "allgather"},
+        why="ulysses exchanges tokens for whole heads over the context ranks",
+    ),
+    Rule(
+        id="P123",
+        key=TP,
+        needs="split",
+        broken=lambda f: f.known_shape.ffn_dim % f.tp != 0,
+        message="tensor_parallel_degree = {tp} does not divide ffn_dim = {shape.ffn_dim}",
+        fix="set it to {legal}, or ffn_dim to {near}",
+        words=lambda f: {
+            "legal": choice(value for value in f.legal_tp if f.known_shape.ffn_dim % value == 0),
+            "near": choice(neighbours(f.known_shape.ffn_dim, f.tp)),
+        },
+        edit=lambda f: {
+            TP: _largest([value for value in f.legal_tp if f.known_shape.ffn_dim % value == 0], f.tp),
+        },
+        why="tensor parallel gives every rank an equal piece of the feed-forward",
+    ),
+    Rule(
+        id="P124",
+        key=TP,
+        needs="mesh",
+        severity="warning",
+        broken=lambda f: f.known_cluster.nodes > 1 and f.known_cluster.gpus_per_node % f.tp != 0,
+        message="tensor_parallel_degree = {tp} crosses nodes of {cluster.gpus_per_node} GPUs",
+        fix="set it to {legal}",
+        words=lambda f: {"legal": choice(divisors(f.known_cluster.gpus_per_node))},
+        edit=lambda f: {TP: _largest(divisors(f.known_cluster.gpus_per_node), f.tp)},
+        why="tensor parallel communicates in every layer, and links between nodes are many times slower than NVLink",
+    ),
+    Rule(
+        id="P125",
+        key="model.flavor",
+        broken=lambda f: f.shape is None,
+        message="{model.name} has no flavor {model.flavor}",
+        fix="set it to {close}; known are {known}",
+        words=_flavor_words,
+        edit=lambda f: {"model.flavor": _close_flavor(f)},
+        why="a flavor is a published size of its family; [model.shape] changes single numbers of one",
+    ),
+    Rule(
+        id="P126",
+        key="model.shape.n_kv_heads",
+        also=("model.shape.n_heads",),
+        needs="flavor",
+        broken=lambda f: f.known_shape.n_heads % f.known_shape.n_kv_heads != 0,
+        message="n_kv_heads = {shape.n_kv_heads} does not divide the {shape.n_heads} query heads",
+        fix="set n_kv_heads to {legal}",
+        words=lambda f: {"legal": choice(divisors(f.known_shape.n_heads))},
+        edit=lambda f: {"model.shape.n_kv_heads": _largest(divisors(f.known_shape.n_heads), f.known_shape.n_kv_heads)},
+        why="in grouped-query attention every KV head serves equally many query heads",
+    ),
+    Rule(
+        id="P127",
+        key="model.shape.head_dim",
+        also=("model.shape.n_heads", "model.shape.dim"),
+        needs="flavor",
+        broken=lambda f: f.known_shape.head_dim % 2 != 0,
+        message="head_dim = {shape.head_dim} is odd",
+        fix="set head_dim to {near}",
+        words=lambda f: {"near": choice(neighbours(f.known_shape.head_dim, 2))},
+        edit=_multiple("model.shape.head_dim", lambda f: f.known_shape.head_dim, lambda _: 2),
+        why="rotary positions turn the numbers of a head in pairs",
+    ),
+)
+
+
+def _near_divisors(number: int, value: int) -> list[int]:
+    """The divisors of `number` nearest below and above `value`."""
+    legal = divisors(number)
+    below = [divisor for divisor in legal if divisor <= value]
+    above = [divisor for divisor in legal if divisor > value]
+    return below[-1:] + above[:1]

@@ -1,0 +1,172 @@
+"""Rules Q3xx: low precision, torch.compile and what is fused under it."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Any
+
+from engine.config import Float8, Mx
+from engine.facts import Facts, choice, neighbours
+from engine.rules.row import Rule
+from engine.rules.training import compiles_model
+
+TP = "parallelism.tensor_parallel_degree"
+COMPONENTS = ("model", "loss")
+
+
+def _asked(f: Facts) -> tuple[Float8 | Mx, int]:
+    found = f.low_precision
+    assert found is not None, "rules about low precision are worded only where it is asked for"
+    return found
+
+
+def _scheme(f: Facts) -> str:
+    return "float8" if isinstance(_asked(f)[0], Float8) or f.config.quantize.dense.float8.enable else "MXFP8"
+
+
+def _cut_widths(f: Facts, tp: int) -> list[str]:
+    """Widths that are whole blocks before tensor parallel and not after it, in words."""
+    section, block = _asked(f)
+    found: list[str] = []
+    for layer in f.linears(section):
+        if layer.k % block or layer.n % block:
+            continue  # skipped as a whole, whatever the degree; the setting lists it
+        for whole, piece in zip((layer.k, layer.n), layer.after(tp), strict=True):
+            if piece % block:
+                found.append(f"{layer.name} {whole} / {tp} = {whole / tp:g}")
+    return found
+
+
+def _width_broken(f: Facts) -> bool:
+    if f.low_precision is None or f.known_shape.ffn_dim % f.tp or f.tp not in f.legal_tp:
+        return False
+    return bool(_cut_widths(f, f.tp))
+
+
+def _whole_widths(f: Facts) -> list[int]:
+    return [tp for tp in f.legal_tp if f.known_shape.ffn_dim % tp == 0 and not _cut_widths(f, tp)]
+
+
+def _width_words(f: Facts) -> dict[str, object]:
+    return {
+        "scheme": _scheme(f),
+        "block": _asked(f)[1],
+        "widths": ", ".join(_cut_widths(f, f.tp)),
+        "legal": choice(_whole_widths(f)),
+    }
+
+
+def _tokens_broken(f: Facts) -> bool:
+    found = f.low_precision
+    if found is None or not f.needs_whole_token_blocks or f.config.training.seq_len % f.cp:
+        return False
+    return f.microbatch_tokens % found[1] != 0
+
+
+def _tokens_words(f: Facts) -> dict[str, object]:
+    block = _asked(f)[1]
+    return {
+        "scheme": _scheme(f),
+        "block": block,
+        "rest": f"{f.microbatch_tokens} % {block} = {f.microbatch_tokens % block}",
+        "near": choice(neighbours(f.config.training.seq_len, f.sequence_step)),
+    }
+
+
+def _unknown_components(f: Facts) -> list[str]:
+    return [name for name in f.config.compile.components if name not in COMPONENTS]
+
+
+def _known_components(f: Facts) -> tuple[str, ...]:
+    """The components with each unknown name replaced by the nearest known one, or left out."""
+    names: list[str] = []
+    for name in f.config.compile.components:
+        close = [name] if name in COMPONENTS else get_close_matches(name, COMPONENTS, n=1)
+        names += [found for found in close if found not in names]
+    return tuple(names)
+
+
+def _compile_edit(f: Facts) -> dict[str, Any]:
+    components = f.config.compile.components
+    return {
+        "compile.enable": True,
+        "compile.components": components if "model" in components else ("model", *components),
+    }
+
+
+PRECISION_RULES: tuple[Rule, ...] = (
+    Rule(
+        id="Q301",
+        key="training.seq_len",
+        also=("quantize.dense.float8.enable", "quantize.dense.mx.enable"),
+        needs="pipeline",
+        broken=_tokens_broken,
+        message="{scheme} multiplies blocks of {block} tokens, and a rank sees {microbatch_tokens} at once ({rest})",
+        fix="set seq_len to {near}",
+        words=_tokens_words,
+        edit=lambda f: {"training.seq_len": neighbours(f.config.training.seq_len, f.sequence_step)[-1]},
+        why="the weight gradient sums over tokens (batch x seq_len / cp), and the kernels take whole blocks of them",
+    ),
+    Rule(
+        id="Q302",
+        key=TP,
+        needs="split",
+        broken=_width_broken,
+        message="tensor_parallel_degree = {tp} leaves {scheme} widths that are no multiples of {block}: {widths}",
+        fix="set it to {legal}, or choose a wider model.shape",
+        words=_width_words,
+        edit=lambda f: {TP: max(value for value in _whole_widths(f) if value < f.tp)},
+        why="both widths of a linear layer, after tensor parallel, are multiples of the block of its kernels",
+    ),
+    Rule(
+        id="Q303",
+        key="quantize.dense.mx.enable",
+        broken=lambda f: f.config.quantize.dense.float8.enable and f.config.quantize.dense.mx.enable,
+        message="float8 and MXFP8 are both enabled for the same linear layers",
+        fix="set quantize.dense.mx.enable or quantize.dense.float8.enable to false",
+        edit=lambda _: {"quantize.dense.mx.enable": False},
+        why="a linear layer is computed in one precision",
+    ),
+    Rule(
+        id="Q304",
+        key="quantize.dense.float8.enable_fsdp_float8_all_gather",
+        broken=lambda f: (
+            f.config.quantize.dense.float8.enable
+            and f.config.quantize.dense.float8.enable_fsdp_float8_all_gather
+            and f.config.quantize.dense.float8.recipe_name != "tensorwise"
+        ),
+        message="enable_fsdp_float8_all_gather does not go with recipe_name = {quantize.dense.float8.recipe_name}",
+        fix="set enable_fsdp_float8_all_gather to false, or recipe_name to tensorwise",
+        edit=lambda _: {"quantize.dense.float8.enable_fsdp_float8_all_gather": False},
+        why="a shard can be cast before the gather only with the one scale of the whole tensor",
+    ),
+    Rule(
+        id="Q305",
+        key="compile.components",
+        broken=lambda f: bool(_unknown_components(f)),
+        message="compile.components has no {names}",
+        fix="known are model and loss",
+        words=lambda f: {"names": choice(_unknown_components(f))},
+        edit=lambda f: {"compile.components": _known_components(f)},
+        why="a component that does not exist would be compiled by nobody",
+    ),
+    Rule(
+        id="Q306",
+        key="parallelism.enable_async_tensor_parallel",
+        broken=lambda f: f.config.parallelism.enable_async_tensor_parallel and f.tp > 1 and not compiles_model(f),
+        message="enable_async_tensor_parallel needs compile of the model",
+        fix="set compile.enable to true with model among its components, or enable_async_tensor_parallel to false",
+        edit=_compile_edit,
+        why="the compiler fuses communication with the matrix products beside it; without it nothing overlaps",
+    ),
+    Rule(
+        id="Q307",
+        key="parallelism.enable_async_tensor_parallel",
+        severity="warning",
+        broken=lambda f: f.config.parallelism.enable_async_tensor_parallel and f.tp == 1,
+        message="enable_async_tensor_parallel does nothing with tensor_parallel_degree = 1",
+        fix="set it to false, or tensor_parallel_degree to 2 or more",
+        edit=lambda _: {"parallelism.enable_async_tensor_parallel": False},
+        why="without tensor parallel there is no communication to overlap",
+    ),
+)

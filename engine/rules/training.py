@@ -1,0 +1,87 @@
+"""Rules T2xx: the batch, pieces of the sequence, and recomputation."""
+
+from __future__ import annotations
+
+from engine.facts import Facts, choice, neighbours
+from engine.rules.row import Rule
+
+GLOBAL_BATCH = "training.global_batch_size"
+
+
+def compiles_model(f: Facts) -> bool:
+    """Whether torch.compile is asked for on the transformer blocks."""
+    return f.config.compile.enable and "model" in f.config.compile.components
+
+
+TRAINING_RULES: tuple[Rule, ...] = (
+    Rule(
+        id="T201",
+        key=GLOBAL_BATCH,
+        needs="batch",
+        broken=lambda f: (
+            f.config.training.global_batch_size > 0 and f.config.training.global_batch_size % f.batch_step != 0
+        ),
+        message="global_batch_size = {training.global_batch_size} is no multiple of {batch_step} "
+        "(local_batch_size {local_batch} x {mesh.data_ranks} data ranks)",
+        fix="set it to {near}, or to -1 for {batch_step}",
+        words=lambda f: {"near": choice(neighbours(f.config.training.global_batch_size, f.batch_step))},
+        edit=lambda f: {GLOBAL_BATCH: neighbours(f.config.training.global_batch_size, f.batch_step)[-1]},
+        why="every data rank takes whole accumulation steps of local_batch_size sequences",
+    ),
+    Rule(
+        id="T202",
+        key=GLOBAL_BATCH,
+        broken=lambda f: f.config.training.global_batch_size == 0,
+        message="global_batch_size = 0 is no batch",
+        fix="set it to 1 or more, or to -1 for local_batch_size x data ranks",
+        edit=lambda _: {GLOBAL_BATCH: -1},
+        why="an optimizer step needs at least one sequence",
+    ),
+    Rule(
+        id="T203",
+        key="training.loss_chunks",
+        needs="degrees",
+        broken=lambda f: f.config.training.seq_len // f.cp % f.config.training.loss_chunks != 0,
+        message="loss_chunks = {training.loss_chunks} does not divide the {local} tokens of a sequence on one rank",
+        fix="set it to {legal}",
+        words=lambda f: {
+            "local": f.config.training.seq_len // f.cp,
+            "legal": choice(_near_chunks(f)),
+        },
+        edit=lambda f: {"training.loss_chunks": _near_chunks(f)[0]},
+        why="head and loss are computed on equal pieces of the sequence",
+    ),
+    Rule(
+        id="T204",
+        key="activation_checkpoint.mode",
+        broken=lambda f: f.config.activation_checkpoint.mode == "memory_budget" and not compiles_model(f),
+        message="activation_checkpoint.mode = memory_budget needs compile of the model",
+        fix="set compile.enable to true with model among its components, or mode to selective",
+        edit=lambda _: {"activation_checkpoint.mode": "selective"},
+        why="the compiler is what chooses the activations that a budget keeps",
+    ),
+    Rule(
+        id="T205",
+        key="activation_checkpoint.selective_ac_option",
+        needs="flavor",
+        broken=lambda f: f.config.activation_checkpoint.mode == "selective" and _every_nth(f) > f.known_shape.n_layers,
+        message="selective_ac_option = {activation_checkpoint.selective_ac_option} recomputes no layer of "
+        "{shape.n_layers}",
+        fix="set it to {shape.n_layers} or less, or to op",
+        edit=lambda _: {"activation_checkpoint.selective_ac_option": "op"},
+        why="every n-th layer is recomputed, and there is no n-th",
+    ),
+)
+
+
+def _every_nth(f: Facts) -> int:
+    option = f.config.activation_checkpoint.selective_ac_option
+    return 0 if option == "op" else option
+
+
+def _near_chunks(f: Facts) -> list[int]:
+    """The divisors of the local sequence just below and above loss_chunks; below is always there (1)."""
+    local, wanted = max(1, f.config.training.seq_len // f.cp), f.config.training.loss_chunks
+    below = next(value for value in range(min(wanted, local), 0, -1) if local % value == 0)
+    above = next((value for value in range(wanted + 1, local + 1) if local % value == 0), None)
+    return [below, above] if above else [below]
