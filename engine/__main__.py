@@ -1,0 +1,58 @@
+"""`python -m engine RUN_FOLDER`: one worker of a run, as torchrun starts it.
+
+Reads `config.toml` of the run folder and nothing else: no preset, no `TITAN_*` variables. Exits
+0, 1 where the run failed, 2 or 3 where the config is wrong or does not fit, 130 or 143 where
+it was asked to stop. A person's mistake is told without a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from engine.errors import EXIT_CONFIG, TitanError
+from engine.loop import fit
+from engine.rules import check
+from engine.sources import load
+
+
+@record
+def main() -> None:
+    """Trains the run of the folder that is named."""
+    if len(sys.argv) != 2:
+        print("usage: python -m engine RUN_FOLDER", file=sys.stderr)
+        sys.exit(EXIT_CONFIG)
+    run = Path(sys.argv[1])
+    _share_cores()
+    try:
+        code = _train(run)
+    except TitanError as mistake:
+        print(mistake, file=sys.stderr)
+        sys.exit(mistake.exit_code)
+    if code:
+        sys.exit(code)
+
+
+def _train(run: Path) -> int:
+    loaded = load(run / "config.toml", environ={})
+    report = check(loaded)
+    errors = tuple(finding for finding in report.findings if finding.severity == "error")
+    if errors:
+        raise TitanError(*errors)
+    assert report.plan is not None, "a config without errors has a plan"
+    assert not report.unbuilt, f"not built yet: {', '.join(setting.key for setting in report.unbuilt)}"
+    return fit(loaded.config, report.plan, run=run).exit_code
+
+
+def _share_cores() -> None:
+    """Gives each process of this machine its share of the cores; torchrun leaves them one thread each."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""The whole order of construction, on one page.
+
+Knows which step comes after which and checks what was built against the Plan. Does not know how
+any of them is done (model/, parallel/, optim.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from engine.config import Config
+from engine.model.initial import materialise
+from engine.model.llama import Decoder
+from engine.model.loss import cross_entropy_sum
+from engine.optim import SGD, Adam, make_optimizer
+from engine.parallel.compile import Loss, compile_blocks, compile_loss
+from engine.parallel.mesh import FSDP, build_mesh, sharding_mesh
+from engine.parallel.shard import precision, shard
+from engine.planner.plan import Plan, Stage
+from engine.shapes import part_parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """What a rank trains: the parts of the model that it holds, one for each of its pipeline stages."""
+
+    device: torch.device
+    mesh: DeviceMesh
+    parts: tuple[Decoder, ...]
+    loss: Loss
+    optimizer: Adam | SGD
+    weights: dict[str, nn.Parameter]
+
+    @property
+    def local_parameters(self) -> int:
+        """Weights that this rank keeps, in elements."""
+        return sum(local_numel(weight) for weight in self.weights.values())
+
+
+def build(config: Config, plan: Plan, device: torch.device) -> Built:
+    """Builds this rank's share; every rank of the plan calls it at once, within a process group."""
+    assert plan.mesh.pp == plan.mesh.cp == plan.mesh.tp == 1, "pipeline, context and tensor parallel are not built yet"
+    mesh = build_mesh(plan.mesh, device.type)
+    stage = plan.stages[mesh["pp"].get_local_rank()]
+    parts = tuple(_part(config, plan, index, layers) for index, layers in stage.parts)
+    loss: Loss = cross_entropy_sum
+    if config.compile.enable and "model" in config.compile.components:
+        # Compile before FSDP: its hooks would otherwise break every block's graph.
+        for part in parts:
+            compile_blocks(part)
+    if config.compile.enable and "loss" in config.compile.components:
+        loss = compile_loss(loss)
+    for part in parts:
+        shard(
+            part,
+            sharding_mesh(mesh),
+            policy=precision(config.training),
+            reshard=config.parallelism.fsdp_reshard_after_forward,
+            pipelined=plan.mesh.pp > 1,
+        )
+    for part in parts:
+        materialise(part, config.debug.seed, device)
+    weights = {name: weight for part in parts for name, weight in part.named_parameters()}
+    _assert_facts(config, plan, stage, mesh=mesh, weights=weights)
+    optimizer = make_optimizer(config.optimizer, weights.values())
+    return Built(device=device, mesh=mesh, parts=parts, loss=loss, optimizer=optimizer, weights=weights)
+
+
+def _part(config: Config, plan: Plan, index: int, layers: tuple[int, ...]) -> Decoder:
+    """One pipeline stage on the meta device, in the precision that weights are kept in."""
+    with torch.device("meta"):
+        part = Decoder(
+            plan.model,
+            layers,
+            first=index == 0,
+            last=index == plan.stage_count - 1,
+            seq_len=config.training.seq_len,
+        )
+    return part.to(getattr(torch, config.training.dtype))
+
+
+def local_numel(weight: torch.Tensor) -> int:
+    """Elements of a weight that this rank holds."""
+    return weight.to_local().numel() if isinstance(weight, DTensor) else weight.numel()
+
+
+def _assert_facts(
+    config: Config, plan: Plan, stage: Stage, *, mesh: DeviceMesh, weights: dict[str, nn.Parameter]
+) -> None:
+    """The Plan's promises, held against what was built."""
+    layers = sorted(layer for other in plan.stages for layer in other.layers)
+    assert layers == list(range(plan.model.n_layers)), f"the stages hold the layers {layers}"
+    assert sum(other.parameters for other in plan.stages) == plan.parameters, "the stages do not add up to the model"
+    indices = {index for index, _ in stage.parts}
+    promised = part_parameters(plan.model, stage.layers, first=0 in indices, last=plan.stage_count - 1 in indices)
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    assert shapes == {name: weight.shape for name, weight in promised.items()}, "other weights than planned"
+    built = sum(weight.numel() for weight in weights.values())
+    assert built == stage.parameters, f"{built} parameters built, {stage.parameters} planned"
+    local = sum(local_numel(weight) for weight in weights.values())
+    largest = mesh[FSDP].get_local_rank() == 0
+    assert local == stage.local_parameters if largest else local <= stage.local_parameters, (
+        f"this rank holds {local} parameters, {stage.local_parameters} planned"
+    )
+    dtypes = {weight.dtype for weight in weights.values()}
+    assert dtypes == {getattr(torch, config.training.dtype)}, f"weights are kept in {dtypes}"

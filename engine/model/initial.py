@@ -1,0 +1,82 @@
+"""Initial weights, the same bit for bit in every layout.
+
+Knows the distribution of each weight by its name, and how a rank fills just its own share
+without communication: rows are drawn in blocks, each from a generator seeded by (seed, name,
+block). Does not know layouts beyond what a DTensor says of itself. Bits are equal on one kind of
+device: CPU and GPU generators differ.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+# Not exported by torch; tried on 2.11 and 2.13.
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from engine.model.llama import Decoder
+
+# Small enough that a rank with few rows draws little in vain, large enough that drawing, not seeding, takes the time.
+BLOCK_ROWS = 16
+STD = 0.02
+_INTO_RESIDUAL = (".wo.weight", ".w2.weight")
+
+
+def materialise(part: Decoder, seed: int, device: torch.device) -> None:
+    """Allocates a part that was built on the meta device, completes it and fills its weights."""
+    part.to_empty(device=device)
+    part.rebuild(device)
+    initialise(part, seed)
+
+
+def initialise(part: nn.Module, seed: int) -> None:
+    """Fills every weight: norms with 1, all else from N(0, 0.02).
+
+    What writes into the residual stream (wo, w2) has 1 / sqrt(2 layers) of that, as GPT-2
+    does, so that the stream's variance does not grow with depth.
+    """
+    assert isinstance(part, Decoder)
+    with torch.no_grad():
+        for name, weight in part.named_parameters():
+            if weight.ndim == 1:
+                weight.fill_(1.0)
+                continue
+            depth = sqrt(2 * part.shape.n_layers) if name.endswith(_INTO_RESIDUAL) else 1.0
+            local, first_row, first_column = _share(weight)
+            if local.numel():
+                _fill(local, name, seed=seed, std=STD / depth, first_row=first_row, columns=weight.shape[1], first_column=first_column)
+
+
+def _share(weight: Tensor) -> tuple[Tensor, int, int]:
+    """What this rank holds of a matrix, and the first row and column of it in the whole."""
+    if not isinstance(weight, DTensor):
+        return weight, 0, 0
+    _, (first_row, first_column) = compute_local_shape_and_global_offset(
+        weight.shape, weight.device_mesh, weight.placements
+    )
+    return weight.to_local(), first_row, first_column
+
+
+def _fill(
+    local: Tensor, name: str, *, seed: int, std: float, first_row: int, columns: int, first_column: int
+) -> None:
+    """Draws the blocks that the local rows touch, each whole and in float32, and keeps what is local."""
+    rows, width = local.shape
+    generator = torch.Generator(device=local.device)
+    block_RC = torch.empty(BLOCK_ROWS, columns, device=local.device, dtype=torch.float32)
+    for block in range(first_row // BLOCK_ROWS, (first_row + rows - 1) // BLOCK_ROWS + 1):
+        generator.manual_seed(_block_seed(seed, name, block))
+        block_RC.normal_(0.0, std, generator=generator)
+        start, end = max(first_row, block * BLOCK_ROWS), min(first_row + rows, (block + 1) * BLOCK_ROWS)
+        drawn = block_RC[start - block * BLOCK_ROWS : end - block * BLOCK_ROWS, first_column : first_column + width]
+        local[start - first_row : end - first_row].copy_(drawn)
+
+
+def _block_seed(seed: int, name: str, block: int) -> int:
+    """63 bits that depend on all three, the same on every machine and in every process."""
+    digest = blake2b(f"{seed}/{name}/{block}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1

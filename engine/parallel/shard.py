@@ -1,0 +1,80 @@
+"""Data parallelism: FSDP2 around every block, in every layout.
+
+Knows groups of weights, when gathered weights are freed, and precision. One code path for FSDP,
+HSDP, plain replication (shards of one) and a single rank, so that mixed precision never depends
+on the layout. Every collective is a SUM; the one division is the loop's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, cast
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from engine.config import Training
+from engine.model.llama import Decoder
+
+Reshard = Literal["default", "always", "never"]
+
+
+def precision(training: Training) -> MixedPrecisionPolicy:
+    """Weights, activations and gradient sums as the config names them.
+
+    Inputs are not cast: tokens have no precision, blocks are fed by each other, and the rotary
+    tables must stay in float32.
+    """
+    return MixedPrecisionPolicy(
+        param_dtype=getattr(torch, training.mixed_precision_param),
+        reduce_dtype=getattr(torch, training.mixed_precision_reduce),
+        cast_forward_inputs=False,
+    )
+
+
+def shard(part: Decoder, mesh: DeviceMesh, *, policy: MixedPrecisionPolicy, reshard: Reshard, pipelined: bool) -> None:
+    """Shards a part over `mesh`: one group a block, one for the embedding, one for norm and head.
+
+    `default` frees gathered weights after forward, but never under a pipeline, where every
+    microbatch would gather them again. The last group is needed again at once, so only `always` frees it.
+    """
+    frees = reshard == "always" or (reshard == "default" and not pipelined)
+
+    def group(modules: nn.Module | list[nn.Module], *, free: bool) -> None:
+        fully_shard(modules, mesh=mesh, mp_policy=policy, reshard_after_forward=free)
+
+    for block in part.layers.values():
+        group(block, free=frees)
+    if not part.tied:
+        if part.tok_embeddings is not None:
+            group(part.tok_embeddings, free=frees)
+            # The gradient of a table needs the tokens, not the table: no gather in backward.
+            cast(FSDPModule, part.tok_embeddings).set_unshard_in_backward(False)
+        if part.norm is not None and part.output is not None:
+            group([part.norm, part.output], free=reshard == "always")
+    # A tied weight is used at both ends, so it stays in the root's group, with the norm.
+    group(part, free=reshard == "always")
+    _sum_gradients(part, mesh)
+
+
+def _sum_gradients(part: nn.Module, mesh: DeviceMesh) -> None:
+    """Plain sums: FSDP would divide by the number of ranks. Gloo has no scaled sums, so both settings are needed.
+
+    On a single rank there is nothing to divide by, and a factor of 1 would cost a pass over the gradients.
+    """
+    for module in _sharded(part):
+        module.set_force_sum_reduction_for_comms(True)
+        if mesh.size() > 1:
+            module.set_gradient_divide_factor(1.0)
+
+
+def set_last_accumulation(parts: Iterable[nn.Module], last: bool) -> None:
+    """Copies of the model sum their gradients only in the last accumulation step; shards do in each."""
+    for part in parts:
+        cast(FSDPModule, part).set_requires_all_reduce(last)
+
+
+def _sharded(part: nn.Module) -> list[FSDPModule]:
+    return [module for module in part.modules() if isinstance(module, FSDPModule)]
