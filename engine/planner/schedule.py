@@ -16,9 +16,10 @@ ZERO_BUBBLE: frozenset[ScheduleName] = frozenset({"InterleavedZeroBubble", "ZBVZ
 def stages_of_a_rank(parallelism: Parallelism, n_layers: int) -> int | None:
     """Stages that each pipeline rank holds; None where layers_per_stage does not give each rank equally many."""
     pp = parallelism.pipeline_parallel_degree
+    if pp == 1:
+        return 1  # the pipeline's other keys are without effect
     if parallelism.pipeline_parallel_layers_per_stage is None:
-        single = pp == 1 or parallelism.pipeline_parallel_schedule in SINGLE_STAGE
-        return 1 if single else 2
+        return 1 if parallelism.pipeline_parallel_schedule in SINGLE_STAGE else 2
     stages = -(-n_layers // parallelism.pipeline_parallel_layers_per_stage)
     return stages // pp if stages % pp == 0 else None
 

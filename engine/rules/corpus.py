@@ -9,6 +9,8 @@ from engine.facts import Facts
 from engine.rules.row import Rule
 
 DATASETS = ("stdlib", "text", "jsonl")
+BYTE_IDS = 258
+"""256 bytes, and the beginning and end of a document."""
 
 
 def _close(name: str) -> str:
@@ -25,6 +27,10 @@ def _validation_close(f: Facts) -> str:
 
 def _is_mixture(f: Facts) -> bool:
     return bool(f.config.data.mixture)
+
+
+def _reads_bytes(f: Facts) -> bool:
+    return (f.config.data.tokenizer or f.config.model.hf_assets_path or "bytes") == "bytes"
 
 
 def _stdlib(key: str) -> dict[str, Any]:
@@ -104,5 +110,16 @@ CORPUS_RULES: tuple[Rule, ...] = (
         fix="set it to a file or a folder, or validation.dataset to stdlib",
         edit=lambda _: _stdlib("validation.dataset"),
         why="only stdlib brings its own text",
+    ),
+    Rule(
+        id="D608",
+        key="model.shape.vocab_size",
+        needs="flavor",
+        severity="warning",
+        broken=lambda f: _reads_bytes(f) and f.known_shape.vocab_size < BYTE_IDS,
+        message="the bytes tokenizer has ids up to 257, and vocab_size = {shape.vocab_size}: launch refuses this",
+        fix="set vocab_size to 258 or more, or data.tokenizer to a smaller one",
+        edit=lambda _: {"model.shape.vocab_size": BYTE_IDS},
+        why="an id without a row in the embedding cannot be read",
     ),
 )

@@ -12,6 +12,8 @@ from engine.shapes import FLAVORS
 
 TP = "parallelism.tensor_parallel_degree"
 REPLICATE = "parallelism.data_parallel_replicate_degree"
+CP = "parallelism.context_parallel_degree"
+PP = "parallelism.pipeline_parallel_degree"
 SHARD = "parallelism.data_parallel_shard_degree"
 
 
@@ -40,11 +42,14 @@ def _product_edit(f: Facts) -> dict[str, Any] | None:
 
 def _quotient_edit(f: Facts) -> dict[str, Any] | None:
     """The one degree whose lowering lets the others divide the world size."""
-    for name in ("tensor", "context", "pipeline"):
-        degree = f.degrees[f"{name}_parallel_degree"]
+    for key in (TP, CP, PP, REPLICATE):
+        degree = f.degrees[key.removeprefix("parallelism.")]
         others = f.other_degrees // degree
         if degree > 1 and f.world_size % others == 0:
-            return {f"parallelism.{name}_parallel_degree": _largest(divisors(f.world_size // others), degree)}
+            legal = divisors(f.world_size // others)
+            if key == TP and f.has("model"):
+                legal = [value for value in legal if value in f.legal_tp]
+            return {key: _largest(legal, degree)}
     return None
 
 
@@ -61,8 +66,7 @@ def _quotient_words(f: Facts) -> dict[str, object]:
         if degree > 1 and name != "data_parallel_shard_degree"
     )
     return {
-        "factors": factors,
-        "others": f.other_degrees,
+        "others": factors if factors.count(" ") == 1 else f"{factors} = {f.other_degrees}",
         "rest": f"{f.world_size} % {f.other_degrees} = {f.world_size % f.other_degrees}",
         "way_out": way_out,
     }
@@ -134,14 +138,14 @@ MESH_RULES: tuple[Rule, ...] = (
     Rule(
         id="P103",
         key=SHARD,
-        also=(TP, "parallelism.context_parallel_degree", "parallelism.pipeline_parallel_degree", REPLICATE),
+        also=(TP, CP, PP, REPLICATE),
         needs="cluster",
         broken=lambda f: (
             f.degrees_are_sound
             and f.degrees["data_parallel_shard_degree"] == -1
             and f.world_size % f.other_degrees != 0
         ),
-        message="data_parallel_shard_degree = -1 has no whole value: {factors} = {others} does not divide {world_size} "
+        message="data_parallel_shard_degree = -1 has no whole value: {others} does not divide {world_size} "
         "processes ({rest})",
         fix="{way_out}",
         words=_quotient_words,
@@ -168,7 +172,7 @@ MESH_RULES: tuple[Rule, ...] = (
     Rule(
         id="P110",
         key="training.seq_len",
-        also=(TP, "parallelism.context_parallel_degree"),
+        also=(TP, CP),
         needs="degrees",
         broken=lambda f: f.config.training.seq_len % f.sequence_pieces != 0,
         message="seq_len = {training.seq_len} does not split into {sequence_pieces} equal pieces over {cp} context and "
@@ -180,7 +184,7 @@ MESH_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         id="P122",
-        key="parallelism.context_parallel_degree",
+        key=CP,
         needs="split",
         broken=lambda f: (
             f.config.parallelism.context_parallel_method == "ulysses"

@@ -7,6 +7,7 @@ from typing import Any
 from engine.facts import Facts, choice, divisors
 from engine.planner.schedule import SINGLE_STAGE, V_SHAPED, ZERO_BUBBLE, takes_microbatches
 from engine.rules.row import Rule
+from engine.rules.training import compiles_model
 
 SCHEDULE = "parallelism.pipeline_parallel_schedule"
 LAYERS = "parallelism.pipeline_parallel_layers_per_stage"
@@ -66,10 +67,6 @@ def _near_batches(f: Facts) -> list[int]:
     while not takes(above):
         above += 1
     return [count * size for count in (below, above) if count]
-
-
-def _compiles_model(f: Facts) -> bool:
-    return f.config.compile.enable and "model" in f.config.compile.components
 
 
 def _is_zero_bubble(f: Facts) -> bool:
@@ -154,7 +151,7 @@ PIPELINE_RULES: tuple[Rule, ...] = (
     Rule(
         id="P117",
         key=SCHEDULE,
-        broken=lambda f: _is_zero_bubble(f) and _compiles_model(f),
+        broken=lambda f: _is_zero_bubble(f) and compiles_model(f),
         message="{parallelism.pipeline_parallel_schedule} does not go with compile of the model",
         fix="set it to Interleaved1F1B, or compile.enable to false",
         edit=lambda _: {SCHEDULE: "Interleaved1F1B"},

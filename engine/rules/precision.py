@@ -51,6 +51,7 @@ def _width_words(f: Facts) -> dict[str, object]:
     return {
         "scheme": _scheme(f),
         "block": _asked(f)[1],
+        "step": _asked(f)[1] * f.tp,
         "widths": ", ".join(_cut_widths(f, f.tp)),
         "legal": choice(_whole_widths(f)),
     }
@@ -113,7 +114,7 @@ PRECISION_RULES: tuple[Rule, ...] = (
         needs="split",
         broken=_width_broken,
         message="tensor_parallel_degree = {tp} leaves {scheme} widths that are no multiples of {block}: {widths}",
-        fix="set it to {legal}, or choose a wider model.shape",
+        fix="set it to {legal}, or the widths to multiples of {step}",
         words=_width_words,
         edit=lambda f: {TP: max(value for value in _whole_widths(f) if value < f.tp)},
         why="both widths of a linear layer, after tensor parallel, are multiples of the block of its kernels",

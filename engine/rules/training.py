@@ -23,7 +23,7 @@ TRAINING_RULES: tuple[Rule, ...] = (
         ),
         message="global_batch_size = {training.global_batch_size} is no multiple of {batch_step} "
         "(local_batch_size {local_batch} x {mesh.data_ranks} data ranks)",
-        fix="set it to {near}, or to -1 for {batch_step}",
+        fix="set it to {near}",
         words=lambda f: {"near": choice(neighbours(f.config.training.global_batch_size, f.batch_step))},
         edit=lambda f: {GLOBAL_BATCH: neighbours(f.config.training.global_batch_size, f.batch_step)[-1]},
         why="every data rank takes whole accumulation steps of local_batch_size sequences",
