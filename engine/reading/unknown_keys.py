@@ -5,15 +5,20 @@ Knows the names of keys and sections, old names, and what is near. Does not know
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from engine.errors import Finding
 from engine.keys import field_types
-from engine.moved_keys import ALIASES, DROPPED, DROPPED_SECTIONS, MOVED, MOVED_SECTIONS, NOTES
-from engine.origins import Origin
-from engine.wants import nearest, plain
+from engine.reading.moved_keys import ALIASES, DROPPED, DROPPED_SECTIONS, MOVED, MOVED_SECTIONS, NOTES
+from engine.reading.nearest import nearest, plain
+from engine.reading.origins import Origin
+from engine.reading.toml_text import toml_key
+from engine.reading.wants import want
+
+_LAST_NAME = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^."]*)$')
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +52,21 @@ def sections() -> dict[str, tuple[str, ...]]:
     return found
 
 
+def dotted(path: Sequence[str]) -> str:
+    """The names of a path as one dotted key, with quotes around names that need them."""
+    return ".".join(toml_key(name) for name in path)
+
+
+def _split(key: str) -> tuple[str, str]:
+    """Section and name of a dotted key; a quoted name may hold dots."""
+    match = _LAST_NAME.search(key)
+    assert match, f"not a dotted key: {key!r}"
+    return key[: match.start()].removesuffix("."), match.group()
+
+
 def unknown_key(key: str, origin: Origin) -> Unknown:
     """The finding about one dotted key that does not exist."""
-    section, _, name = key.rpartition(".")
+    section, name = _split(key)
     guess = _guess(key)
     place = f"in [{section}]" if section else "at the top level"
     no_section = f"titan has no section [{section}]" if section and section not in sections() else ""
@@ -86,16 +103,35 @@ def unknown_table(table: str, keys: Sequence[tuple[str, Origin]], origin: Origin
 
 def _guess(key: str) -> _Guess:
     """What a person meant by this key: the surest reading first."""
-    for read in (_old, _misspelled_here, _misplaced, _usual_name, _near):
+    for read in (_wrong_form, _old, _misspelled_here, _misplaced, _usual_name, _near):
         guess = read(key)
         if guess is not None:
             return guess
     return _Guess()
 
 
+def _wrong_form(key: str) -> _Guess | None:
+    """A known name that does not stand as a key: a section, a part of a key, quotes around dots, `no_`."""
+    section, name = _split(key)
+    bare = name.strip('"')
+    inside = [known for known in field_types() if known.startswith(f"{key}.")]
+    positive = f"{section}.{re.sub('^no[_-]', '', name)}"
+    if inside:
+        return _Guess(f"[{key}] is a section", (), f"name one of its keys: {', '.join(inside)}")
+    if section in field_types():
+        return _Guess(
+            f"{section} is one key, not a section", (), f"give {section} itself: it wants {want(section).words}"
+        )
+    if name != bare and bare in field_types():
+        return _Guess("quotes make one name of it", (bare,))
+    if positive != key and positive in field_types() and field_types()[positive].annotation is bool:
+        return _Guess("keys have no negative form", (), f"set {positive} to false, or give the flag --no-{positive}")
+    return None
+
+
 def _old(key: str) -> _Guess | None:
     """A name of an older torchtitan file."""
-    section, _, name = key.replace("-", "_").rpartition(".")
+    section, name = _split(key.replace("-", "_"))
     key = f"{section}.{name}"
     if key in MOVED:
         return _Guess(f"it is now {MOVED[key]}", (MOVED[key],), note=NOTES.get(key, ""))
@@ -123,7 +159,7 @@ def _misspelled_here(key: str) -> _Guess | None:
 
 def _misplaced(key: str) -> _Guess | None:
     """The right name in the wrong section, or in none."""
-    section, _, name = key.rpartition(".")
+    section, name = _split(key)
     owners = [known for known in field_types() if plain(known.rpartition(".")[2]) == plain(name)]
     if not owners:
         return None
@@ -144,7 +180,7 @@ def _usual_name(key: str) -> _Guess | None:
 
 def _near(key: str) -> _Guess | None:
     """The nearest name in the section, else anywhere."""
-    section, _, name = key.rpartition(".")
+    section, name = _split(key)
     here = section if section in sections() else nearest(section, tuple(sections())) or ""
     found = nearest(name, sections().get(here, ()))
     if found:

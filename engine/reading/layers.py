@@ -5,24 +5,23 @@ Knows how each is written and which of its keys exist. Does not know which sourc
 
 from __future__ import annotations
 
-import os
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from engine.config import Config
 from engine.errors import Finding
-from engine.flags import Flag
 from engine.keys import field_types, nested
-from engine.origins import Origin
-from engine.toml_lines import KeyPath, key_lines
-from engine.unknown_keys import Unknown, sections, unknown_key, unknown_table, variable
-from engine.wants import complaint, read_word, shown
+from engine.reading.flags import Flag
+from engine.reading.origins import Origin
+from engine.reading.syntax import syntax_finding
+from engine.reading.toml_lines import KeyPath, key_lines
+from engine.reading.unknown_keys import Unknown, dotted, sections, unknown_key, unknown_table, variable
+from engine.reading.wants import is_sound, read_word
+from engine.reading.wrong_values import complaint, shown
 
 
 @dataclass(slots=True)
@@ -40,18 +39,20 @@ class Layer:
         if len(unknown.meant) == 1:
             self.broken.add(unknown.meant[0])
 
-    def complain(self, key: str, message: str, fix: str, origin: Origin, *, rule: str = "S102") -> None:
-        """Add a finding about a value."""
-        file, line, source = origin.place
-        self.findings.append(
-            Finding(rule=rule, severity="error", key=key, message=message, fix=fix, file=file, line=line, source=source)
-        )
+    def complain(self, key: str, message: str, fix: str, origin: Origin) -> None:
+        """Add a finding about the value of a key, and spoil the key."""
+        self.findings.append(_finding("S102", key, message, fix, origin))
+        self.broken.add(key)
 
 
-def unreadable(message: str, fix: str, *, rule: str, file: str | None = None, line: int | None = None) -> Layer:
+def unreadable(*findings: Finding) -> Layer:
     """A source that could not be read: every key may have been meant by it."""
-    finding = Finding(rule=rule, severity="error", key="", message=message, fix=fix, file=file, line=line)
-    return Layer(findings=[finding], broken=set(field_types()))
+    return Layer(findings=list(findings), broken=set(field_types()))
+
+
+def _finding(rule: str, key: str, message: str, fix: str, origin: Origin) -> Finding:
+    file, line, source = origin.place
+    return Finding(rule=rule, severity="error", key=key, message=message, fix=fix, file=file, line=line, source=source)
 
 
 def toml_layer(text: str, origin: Origin) -> Layer:
@@ -59,7 +60,7 @@ def toml_layer(text: str, origin: Origin) -> Layer:
     try:
         tables, lines = tomllib.loads(text), key_lines(text)
     except (ValueError, RecursionError) as error:
-        return _syntax_error(error, text, str(origin.file))
+        return unreadable(syntax_finding(error, text, str(origin.file)))
     layer = Layer()
     _walk(tables, (), layer, _Places(origin, lines))
     _check(layer)
@@ -75,9 +76,9 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
             continue
         key, origin = name.removeprefix("TITAN_").lower().replace("__", "."), Origin("environment", name=name)
         if key in layer.origins:
-            layer.complain(
-                key, f"{name} and {layer.origins[key].name} set the same key", f"keep {variable(key)}", origin
-            )
+            message = f"{name} and {layer.origins[key].name} set the same key"
+            layer.complain(key, message, f"keep {variable(key)}", origin)
+            layer.values.pop(key, None)
         elif key in field_types():
             layer.origins[key] = origin
             layer.values[key] = read_word(key, environ[name])
@@ -101,10 +102,8 @@ def flags_layer(flags: Sequence[Flag]) -> Layer:
         if flag.text.startswith("--no-") and (not boolean or flag.value is not False):
             message = f"{flag.text} takes no value" if boolean else f"{flag.text} is for keys that are true or false"
             layer.complain(key, message, f"write --{key}" + ("=false" if boolean else " VALUE"), origin)
-            layer.broken.add(key)
         elif flag.value is None:
             layer.complain(key, f"{flag.text} needs a value", f"write --{key}=VALUE", origin)
-            layer.broken.add(key)
         else:
             layer.values[key] = read_word(key, flag.value) if isinstance(flag.value, str) else flag.value
     _check(layer)
@@ -126,11 +125,8 @@ def _walk(table: dict[str, Any], above: tuple[str, ...], layer: Layer, places: _
     """Sort what a table holds into values, sections and unknown keys."""
     for name, value in table.items():
         path = (*above, name)
-        key = ".".join(path)
-        # A quoted name may hold a dot, and is then no key of ours however it reads.
-        if "." in name:
-            layer.note_unknown(unknown_key(key, places[path]))
-        elif key in field_types():
+        key = dotted(path)
+        if key in field_types():
             layer.values[key], layer.origins[key] = value, places[path]
         elif key in sections():
             if isinstance(value, dict):
@@ -144,33 +140,37 @@ def _walk(table: dict[str, Any], above: tuple[str, ...], layer: Layer, places: _
 
 
 def _walk_unknown(table: dict[str, Any], path: tuple[str, ...], layer: Layer, places: _Places) -> None:
-    """Report a table that is no section, and the tables in it."""
-    inner = {name: value for name, value in table.items() if isinstance(value, dict)}
-    keys = [(".".join((*path, name)), places[(*path, name)]) for name in table if name not in inner]
-    if keys or not inner:
-        for unknown in unknown_table(".".join(path), keys, places[path]):
-            layer.note_unknown(unknown)
-    for name, value in inner.items():
-        _walk_unknown(value, (*path, name), layer, places)
+    """Report a table that is no section, and the tables in it, however deep."""
+    waiting = [(table, path)]
+    while waiting:
+        table, path = waiting.pop()
+        inner = {name: value for name, value in table.items() if isinstance(value, dict)}
+        keys = [(dotted((*path, name)), places[(*path, name)]) for name in table if name not in inner]
+        if keys or not inner:
+            for unknown in unknown_table(dotted(path), keys, places[path]):
+                layer.note_unknown(unknown)
+        waiting += [(value, (*path, name)) for name, value in inner.items()]
 
 
 def _not_a_table(key: str, value: Any, layer: Layer, origin: Origin) -> None:
     of_tables = isinstance(value, list) and bool(value) and all(isinstance(item, dict) for item in value)
     message = f"[[{key}]] is a list of tables" if of_tables else f"{key} is given as {shown(value)}"
-    layer.complain(key, f"{message}; {key} is one section", f"write [{key}] and its keys below it", origin)
+    layer.findings.append(
+        _finding("S102", key, f"{message}; {key} is one section", f"write [{key}] and its keys below it", origin)
+    )
     layer.broken |= {known for known in field_types() if known.startswith(f"{key}.")}
 
 
 def _check(layer: Layer) -> None:
     """Check each value by itself, and take those that the config refuses out of the values."""
+    wrong = {key for key, value in layer.values.items() if not is_sound(value)}
     try:
         Config.model_validate(nested(layer.values))
     except ValidationError as error:
-        wrong = {_key_of(fault["loc"]) for fault in error.errors(include_url=False, include_context=False)}
-        for key in sorted(wrong):
-            message, fix = complaint(key, layer.values.pop(key))
-            layer.complain(key, message, fix, layer.origins[key])
-            layer.broken.add(key)
+        wrong |= {_key_of(fault["loc"]) for fault in error.errors(include_url=False, include_context=False)}
+    for key in sorted(wrong):
+        message, fix = complaint(key, layer.values.pop(key), layer.origins[key])
+        layer.complain(key, message, fix, layer.origins[key])
     # A key that is there under its right name too is as good as written.
     layer.broken -= layer.values.keys()
 
@@ -182,47 +182,3 @@ def _key_of(location: tuple[int | str, ...]) -> str:
         if key in field_types():
             return key
     raise AssertionError(f"pydantic refused something that is no key: {location}")
-
-
-def _syntax_error(error: Exception, text: str, file: str) -> Layer:
-    """A finding with line and column; tomllib puts them at the end of its message."""
-    if isinstance(error, RecursionError):
-        return unreadable("the TOML is nested too deeply", "write fewer brackets", rule="S103", file=file)
-    message = str(error)
-    at = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
-    what = message[: at.start()] if at else message
-    line = int(at[1]) if at and at[1] else text.count("\n", 0, len(text.rstrip())) + 1
-    column = int(at[2]) if at and at[2] else len(text.rstrip().rpartition("\n")[2]) + 1
-    return unreadable(
-        f"not TOML at line {line}, column {column}: {what[:1].lower()}{what[1:]}",
-        _SYNTAX_FIXES.get(what, "correct this line"),
-        rule="S103",
-        file=file,
-        line=line,
-    )
-
-
-_SYNTAX_FIXES = {
-    "Invalid value": 'put text in quotes: key = "text"',
-    "Cannot overwrite a value": "keep one of the two: this key is given twice",
-    "Expected '=' after a key in a key/value pair": "write key = value",
-    "Unterminated string": "close the quotes",
-}
-
-
-def read_file(path: str | Path) -> str | Layer:
-    """The text of a file, or the layer that says why there is none."""
-    name = os.fspath(path)
-    try:
-        raw = Path(path).read_bytes()
-    except FileNotFoundError:
-        return unreadable(f"there is no file {name}", "", rule="S104", file=name)
-    except (OSError, ValueError) as error:
-        reason = "it is a folder" if Path(path).is_dir() else (getattr(error, "strerror", None) or str(error)).lower()
-        return unreadable(f"{name} cannot be read: {reason}", "give the path of a TOML file", rule="S104", file=name)
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        message = f"not UTF-8 text: byte 0x{raw[error.start]:02x}"
-        return unreadable(message, "save the file as UTF-8", rule="S103", file=name, line=line)
