@@ -1,15 +1,17 @@
 """What a run says while it runs: one JSON object a line, one file a rank.
 
-Knows how to append and to read what is new. Does not know what a reader makes of it
-(monitor, compare). The fields of each kind are in the contract; readers skip kinds and fields
-they do not know.
+Knows how to append and to read what is new, and which fields the contract promises. Does not know
+what a reader makes of them (monitor, compare). Readers skip kinds and fields they do not know.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +20,35 @@ VERSION = 1
 Kind = Literal["run_started", "phase", "step", "memory", "gpu", "checkpoint", "warning", "run_ended"]
 Event = dict[str, Any]
 
+EVERY_EVENT = ("v", "time", "rank", "kind")
+FIELDS: Mapping[Kind, tuple[str, ...]] = {
+    "run_started": ("world_size", "host", "pid", "local_parameters", "gpu", "versions", "resumed_from"),
+    "phase": ("name", "state", "seconds"),
+    "step": (
+        *("step", "loss", "grad_norm", "lr", "tokens", "slots", "step_s", "tokens_per_s_per_gpu", "mfu_pct"),
+        "breakdown",
+    ),
+    "memory": (
+        *("active_bytes", "reserved_bytes", "peak_active_bytes", "peak_reserved_bytes", "alloc_retries", "ooms"),
+    ),
+    "gpu": (
+        *("uuid", "sm_pct", "tensor_pct", "dram_pct", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"),
+        *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "power_w"),
+    ),
+    "checkpoint": ("step", "path", "seconds", "bytes", "state"),
+    "warning": ("message",),
+    "run_ended": ("reason", "exit_code", "first_failure"),
+}
+"""What each kind carries beside EVERY_EVENT; a figure that is not known is there as null. `plan` is rank 0's alone."""
+
+
+def missing_fields(event: Event) -> tuple[str, ...]:
+    """Fields that the contract promises and this event lacks; `breakdown` and other tables are not looked into."""
+    promised = EVERY_EVENT + FIELDS.get(event.get("kind", ""), ())
+    if event.get("kind") == "run_started" and event.get("rank") == 0:
+        promised += ("plan",)
+    return tuple(field for field in promised if field not in event)
+
 
 def event_file(run: Path, rank: int) -> Path:
     """Where one rank of a run writes."""
@@ -25,23 +56,35 @@ def event_file(run: Path, rank: int) -> Path:
 
 
 class EventLog:
-    """Appends the events of one rank; each is a single write, so that a reader never sees two halves mixed."""
+    """Appends the events of one rank; each is a single write, so that a reader never sees two halves mixed.
+
+    Threads may share it. OSError of the file system (a full disk) reaches the caller.
+    """
 
     def __init__(self, run: Path, rank: int) -> None:
         path = event_file(run, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._rank = rank
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        # A run that was killed in mid-write left half a line; end it, so that it spoils no other.
+        self._lock = threading.Lock()
+        # A run that was killed in mid-write left half a line; the next event ends it, so that it spoils no other.
         size = os.fstat(self._file).st_size
-        if size and os.pread(self._file, 1, size - 1) != b"\n":
-            os.write(self._file, b"\n")
+        self._torn = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
 
     def write(self, kind: Kind, **fields: Any) -> None:
         """Appends one event; figures that are not finite or not known are written as null."""
+        assert not fields.keys() & set(EVERY_EVENT), "v, time, rank and kind are the log's own"
         event = {"v": VERSION, "time": time.time(), "rank": self._rank, "kind": kind, **fields}
-        line = json.dumps(_finite(event), separators=(",", ":"), allow_nan=False)
-        os.write(self._file, line.encode() + b"\n")
+        self._append(json.dumps(_finite(event), separators=(",", ":"), allow_nan=False).encode() + b"\n")
+
+    def _append(self, line: bytes) -> None:
+        with self._lock:
+            rest = b"\n" + line if self._torn else line
+            # Only a full disk or a signal leaves part of it unwritten; until the rest is there the line is torn.
+            self._torn = True
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+            self._torn = False
 
     def close(self) -> None:
         """Closes the file; nothing can be written after."""
@@ -49,7 +92,7 @@ class EventLog:
 
 
 def _finite(value: Any) -> Any:
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+    if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
@@ -61,22 +104,31 @@ def _finite(value: Any) -> Any:
 def read_new(path: Path, offset: int = 0) -> tuple[list[Event], int]:
     """Events of a file from byte `offset` on, and the offset to go on from.
 
-    A torn last line is left for the next call; a torn line in the middle (a killed run that was
-    resumed) is skipped. A file that is not there yet has no events.
+    A torn last line is left for the next call; what is no event (a line torn by a kill and ended
+    by the resumed run, bytes a crash left) is skipped. A file that is not there has no events. One
+    that was replaced since, seen by its end or by what stands before `offset`, is read from its start.
     """
     try:
         with path.open("rb") as file:
+            if offset and (os.fstat(file.fileno()).st_size < offset or _byte_before(offset, file.fileno()) != b"\n"):
+                offset = 0
             file.seek(offset)
             data = file.read()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return [], offset
     whole = data[: data.rfind(b"\n") + 1]
-    events: list[Event] = []
-    for line in whole.splitlines():
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and "kind" in event:
-            events.append(event)
+    events = [event for line in whole.split(b"\n") if (event := _event(line)) is not None]
     return events, offset + len(whole)
+
+
+def _byte_before(offset: int, file: int) -> bytes:
+    return os.pread(file, 1, offset - 1)
+
+
+def _event(line: bytes) -> Event | None:
+    """The event of one line, or None. Figures that are no JSON (NaN of another writer) are read as None."""
+    try:
+        event = json.loads(line, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("kind"), str) else None
