@@ -287,7 +287,7 @@ class Data(Section):
     prefetch: Whole = 0
     """Batches read ahead."""
     on_bad_line: Literal["error", "skip"] = "error"
-    """A line of JSON that cannot be read ends the run before it starts, or is skipped and counted."""
+    """A line of JSON or a text file that cannot be read ends the run before it starts, or is skipped and counted."""
     document_mask: bool = False
     """Keep attention, positions and labels inside each document of a packed sequence."""
     mixture: dict[str, Positive] = {}

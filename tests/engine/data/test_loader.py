@@ -1,0 +1,242 @@
+"""Loaders of all ranks together read the corpus as one process would, and say so when it ends."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from engine.data.loader import IGNORE, Batch, Position
+from engine.data.tokenizer import ByteTokenizer
+from engine.errors import TitanError
+
+SMALL = {"training.seq_len": 8, "data.shuffle": False}
+
+
+def finding(loader_of, keys, **more):
+    with pytest.raises(TitanError) as caught:
+        loader_of(keys, **more)
+    (only,) = caught.value.findings
+    assert (only.severity, caught.value.exit_code) == ("error", 2)
+    return only
+
+
+def rows_of_a_step(loader_of, keys, *, ranks, step):
+    """The rows that all ranks read in one step, in the order of accumulation, rank, row."""
+    parts = [loader_of(keys, ranks=ranks, data_rank=rank).batches(step) for rank in range(ranks)]
+    return np.concatenate([batch.tokens_BS for accumulation in zip(*parts, strict=True) for batch in accumulation])
+
+
+def test_labels_are_the_tokens_one_place_on(loader_of, json_lines):
+    path = json_lines("abcdefghijklmnopqrstuvwxyz")
+    (batch,) = loader_of({**SMALL, "training.dataset": "jsonl", "training.dataset_path": path}).batches(2)
+    assert bytes(batch.tokens_BS[0].tolist()) == b"hijklmno"
+    assert bytes(batch.labels_BS[0].tolist()) == b"ijklmnop"
+
+
+def test_batches_are_what_torch_takes_without_a_copy(loader_of):
+    loader = loader_of({"training.seq_len": 256, "training.local_batch_size": 4, "training.global_batch_size": 12})
+    batches = loader.batches(1)
+    assert len(batches) == 3
+    for array in (array for batch in batches for array in (batch.tokens_BS, batch.labels_BS)):
+        assert (array.shape, array.dtype, array.dtype.isnative) == ((4, 256), np.int64, True)
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+
+
+def test_changing_a_batch_changes_no_other(loader_of):
+    loader = loader_of(SMALL)
+    before = loader.batches(1)[0].tokens_BS.copy()
+    loader.batches(1)[0].tokens_BS[:] = 0
+    assert np.array_equal(loader.batches(1)[0].tokens_BS, before)
+
+
+def test_valid_tokens_are_the_labels_that_are_not_ignored(loader_of):
+    (batch,) = loader_of(SMALL).batches(1)
+    assert batch.valid_tokens == 8
+    labels_BS = batch.labels_BS.copy()
+    labels_BS[0, 3:5] = IGNORE
+    assert (IGNORE, Batch(tokens_BS=batch.tokens_BS, labels_BS=labels_BS).valid_tokens) == (-100, 6)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(("ranks", "local_batch"), [(1, 2), (2, 1), (2, 4), (4, 2), (8, 1)])
+def test_every_layout_reads_the_same_global_batch(shuffle, ranks, local_batch, loader_of, json_lines):
+    path = json_lines("".join(chr(32 + place % 90) for place in range(300)))
+    keys = {"training.seq_len": 8, "data.shuffle": shuffle, "training.dataset": "jsonl", "training.dataset_path": path}
+    keys["training.global_batch_size"] = 8
+    keys["debug.seed"] = 11
+    for step in (1, 5, 6):
+        one = rows_of_a_step(loader_of, keys | {"training.local_batch_size": 8}, ranks=1, step=step)
+        split = rows_of_a_step(loader_of, keys | {"training.local_batch_size": local_batch}, ranks=ranks, step=step)
+        assert np.array_equal(one, split)
+
+
+def test_shuffling_reads_the_same_samples_in_another_order_by_the_seed(loader_of, json_lines):
+    path = json_lines("".join(chr(32 + place % 90) for place in range(300)))
+    keys = {"training.seq_len": 8, "training.dataset": "jsonl", "training.dataset_path": path}
+    orders = []
+    for more in ({"data.shuffle": False}, {"debug.seed": 0}, {"debug.seed": 1}):
+        loader = loader_of(keys | more)
+        steps = range(1, loader.summary.samples_per_epoch + 1)
+        orders.append([loader.batches(step)[0].tokens_BS.tobytes() for step in steps])
+    assert sorted(orders[0]) == sorted(orders[1]) == sorted(orders[2])
+    assert len({tuple(order) for order in orders}) == 3
+
+
+def test_any_step_can_be_asked_for_at_any_time(loader_of):
+    loader = loader_of({"training.seq_len": 64, "training.local_batch_size": 2})
+    forward = [loader.batches(step)[0].tokens_BS for step in range(1, 6)]
+    backward = [loader.batches(step)[0].tokens_BS for step in range(5, 0, -1)]
+    assert np.array_equal(forward, backward[::-1])
+
+
+def test_c31_a_run_goes_on_in_another_layout_where_it_stopped(loader_of, json_lines):
+    path = json_lines("".join(chr(33 + place) for place in range(64)))
+    keys = {"training.seq_len": 4, "data.shuffle": False, "training.dataset": "jsonl", "training.dataset_path": path}
+    straight = [loader_of(keys).batches(step)[0].tokens_BS[0] for step in range(1, 13)]
+    stop = loader_of(keys, ranks=4).position(2)
+    assert stop == Position(step=2, samples=8)
+    resumed = [loader_of(keys, ranks=2, data_rank=rank, start=stop).batches(3)[0].tokens_BS[0] for rank in (0, 1)]
+    assert np.array_equal(resumed, straight[8:10])
+
+
+def test_c37_all_ranks_end_after_the_same_step_and_say_why(loader_of, json_lines):
+    # 5 samples of 4 tokens: as shards of its own rank 0 would have 3 and rank 1 have 2.
+    path = json_lines("x" * (5 * 4 + 1 - 2))
+    keys = {"training.seq_len": 4, "data.repeat": False, "training.dataset": "jsonl", "training.dataset_path": path}
+    for rank in (0, 1):
+        loader = loader_of(keys, ranks=2, data_rank=rank)
+        assert (loader.steps_available, loader.summary.steps_available) == (2, 2)
+        assert [loader.batches(step) is None for step in (1, 2, 3, 4)] == [False, False, True, True]
+        assert loader.end_message == (
+            "the data ended after step 2 on all data ranks: 5 sequences in all, 2 a step; "
+            "the 1 sequence left make no whole global batch"
+        )
+    assert "data for 2 of 1,000 steps" in loader.summary.text
+
+
+def test_a_run_resumed_at_the_end_of_its_data_ends_at_once(loader_of, json_lines):
+    path = json_lines("x" * 15)
+    keys = {"training.seq_len": 4, "data.repeat": False, "training.dataset": "jsonl", "training.dataset_path": path}
+    loader = loader_of(keys, start=loader_of(keys).position(4))
+    assert (loader.steps_available, loader.batches(5)) == (4, None)
+
+
+@pytest.mark.parametrize("dataset", ["jsonl", "text"])
+@pytest.mark.parametrize("repeat", [True, False])
+def test_c38_an_empty_file_is_refused_at_once(dataset, repeat, loader_of, tmp_path):
+    (tmp_path / "empty").write_bytes(b"")
+    begin = time.monotonic()
+    keys = {"training.dataset": dataset, "training.dataset_path": str(tmp_path / "empty"), "data.repeat": repeat}
+    only = finding(loader_of, keys)
+    assert (only.rule, only.key) == ("D205", "training.dataset_path")
+    assert "0 documents" in only.message
+    assert time.monotonic() - begin < 5
+
+
+@pytest.mark.parametrize("dataset", ["jsonl", "text"])
+def test_a_folder_without_a_file_of_the_kind_is_refused(dataset, loader_of, tmp_path):
+    (tmp_path / "picture.png").write_bytes(b"x")
+    keys = {"training.dataset": dataset, "training.dataset_path": str(tmp_path)}
+    assert "0 documents" in finding(loader_of, keys).message
+
+
+def test_c38_too_few_tokens_without_repeat_are_refused_with_both_numbers(loader_of, json_lines):
+    path = json_lines("abc", "def", "ghi")
+    keys = {"training.dataset": "jsonl", "training.dataset_path": path, "data.repeat": False}
+    only = finding(loader_of, keys | {"training.seq_len": 2048})
+    assert "3 documents" in only.message
+    assert "15 tokens < 2048" in only.message
+
+
+@pytest.mark.parametrize(("seq_len", "enough"), [(14, True), (15, False), (16, False)])
+def test_c38_one_sequence_needs_a_token_more_for_its_last_label(seq_len, enough, loader_of, json_lines):
+    keys = {"training.dataset": "jsonl", "training.dataset_path": json_lines("abc", "def", "ghi"), "data.repeat": False}
+    keys["training.seq_len"] = seq_len
+    if enough:
+        assert loader_of(keys).steps_available == 1
+    else:
+        assert f"15 tokens < {seq_len}" in finding(loader_of, keys).message
+        healed = keys | {"training.seq_len": 14}
+        assert finding(loader_of, keys).fix.startswith("set it to 14 or less")
+        assert loader_of(healed).steps_available == 1
+
+
+def test_c38_without_repeat_less_than_one_global_batch_is_refused(loader_of, json_lines):
+    keys = {"training.dataset": "jsonl", "training.dataset_path": json_lines("x" * 29), "data.repeat": False}
+    keys["training.seq_len"] = 10
+    assert "3 sequences < 4 of one step" in finding(loader_of, keys, ranks=4).message
+    assert loader_of(keys, ranks=3).steps_available == 1
+
+
+def test_c38_with_repeat_a_short_corpus_is_read_in_cycles_and_its_passes_are_counted(loader_of, json_lines):
+    keys = {"training.dataset": "jsonl", "training.dataset_path": json_lines("abc", "def", "ghi")}
+    loader = loader_of(keys | {"training.seq_len": 2048, "training.steps": 30})
+    cycle = np.concatenate(ByteTokenizer().encode(["abc", "def", "ghi"]))
+    assert len(cycle) == 15
+    for step in (1, 2, 30):
+        (batch,) = loader.batches(step)
+        assert np.array_equal(batch.tokens_BS[0], np.resize(cycle, 2048))
+        assert np.array_equal(batch.labels_BS[0], np.resize(cycle, 2049)[1:])
+    assert loader.summary.epochs_needed == pytest.approx(30 * 2048 / 15)
+    assert loader.steps_available is None
+
+
+@pytest.fixture
+def cut_lines(tmp_path):
+    lines = [json.dumps({"text": f"document {number} ä"}, ensure_ascii=False).encode() for number in range(5)]
+    lines[2] = lines[2][:12]
+    path = tmp_path / "cut.jsonl"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return path
+
+
+def test_c38_a_cut_line_is_refused_with_its_file_line_and_byte_offset(cut_lines, loader_of):
+    keys = {"training.dataset": "jsonl", "training.dataset_path": str(cut_lines)}
+    only = finding(loader_of, keys)
+    byte_offset = cut_lines.read_bytes().split(b"\n", 2)
+    expected = len(byte_offset[0]) + len(byte_offset[1]) + 2
+    assert (only.rule, only.file, only.line) == ("D204", str(cut_lines), 3)
+    assert f"line 3 (byte offset {expected})" in only.message
+    assert f"{cut_lines}:3" in str(only)
+
+
+def test_c38_a_cut_line_is_skipped_and_counted_where_that_is_asked_for(cut_lines, loader_of):
+    keys = {"training.dataset": "jsonl", "training.dataset_path": str(cut_lines), "data.on_bad_line": "skip"}
+    summary = loader_of(keys | {"training.seq_len": 8}).summary
+    assert (summary.documents, summary.bad_lines) == (4, 1)
+    assert "4 documents" in summary.text
+    assert "1 bad line left out" in summary.text
+
+
+def test_c40_a_tokenizer_larger_than_the_model_is_refused_before_the_corpus_is_read(loader_of):
+    keys = {"model.shape.vocab_size": 200, "training.dataset": "jsonl", "training.dataset_path": "gone.jsonl"}
+    assert "200 is 58 short" in finding(loader_of, keys).message
+
+
+def test_the_summary_says_what_was_read(loader_of, json_lines):
+    keys = {"training.dataset": "jsonl", "training.dataset_path": json_lines("x" * 39, "y" * 58)}
+    keys |= {"training.seq_len": 10, "training.steps": 25, "training.local_batch_size": 2}
+    summary = loader_of(keys, ranks=2).summary
+    assert summary.text == "jsonl: 2 documents, 101 tokens (bytes), 10 sequences an epoch, 10.00 epochs to read"
+    assert (summary.vocab_used, summary.bad_files, summary.steps_available) == (258, 0, None)
+
+
+def test_the_checksum_is_equal_where_the_text_is_and_differs_where_it_is_not(loader_of, json_lines):
+    def crc32(*texts, **more):
+        path = json_lines(*texts)
+        return loader_of({**SMALL, "training.dataset": "jsonl", "training.dataset_path": path}, **more).summary.crc32
+
+    assert crc32("one", "two") == crc32("one", "two", ranks=2, data_rank=1)
+    assert crc32("one", "two") != crc32("two", "one")
+
+
+def test_the_stdlib_is_read_without_a_path_in_little_time_and_memory(loader_of):
+    begin = time.process_time()
+    loader = loader_of({"training.seq_len": 256, "training.local_batch_size": 8})
+    assert time.process_time() - begin < 1.5
+    assert loader.summary.tokens > 1_000_000
+    assert loader.summary.documents > 300
