@@ -93,10 +93,11 @@ def corpus_files(dataset: str, dataset_path: str | None, suffixes: tuple[str, ..
     """The file at `dataset_path`, or the files of the folder there; TitanError D202 where nothing is."""
     if dataset_path is None:
         raise TitanError(_no_path(f'dataset "{dataset}" needs a file or folder', "set training.dataset_path"))
-    path = Path(dataset_path).expanduser()
-    if path.is_file():
+    # os.path asks without raising where a folder on the way may not be entered, or ~name is nobody.
+    path = Path(os.path.expanduser(dataset_path))
+    if os.path.isfile(path):
         return [path]
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise TitanError(_no_path(f"dataset_path = {dataset_path} is not there", "name a file or folder that exists"))
     return _files_below(path, lambda name: name.lower().endswith(suffixes), lambda name: not name.startswith("."))
 
@@ -119,7 +120,7 @@ def _files_below(root: Path, takes_file: Callable[[str], bool], enters: Callable
     for folder, names_below, names in os.walk(root, onerror=refuse):
         names_below[:] = filter(enters, names_below)
         found += [Path(folder, name) for name in names if takes_file(name)]
-    files = (path for path in found if path.is_file() or not path.exists())
+    files = (path for path in found if os.path.isfile(path) or not os.path.exists(path))
     return sorted(files, key=lambda path: path.relative_to(root).as_posix())
 
 

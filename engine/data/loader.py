@@ -192,7 +192,7 @@ def _summary(config: Config, tokenizer: Tokenizer, stream: TokenStream, index: G
         epochs_needed=read * passes_a_sample,
         tokenizer=tokenizer.name,
         vocab_used=tokenizer.vocab_used,
-        crc32=zlib.crc32(stream.tokens.tobytes()),
+        crc32=zlib.crc32(stream.tokens.data),
         steps=config.training.steps,
         steps_available=index.last_step,
     )

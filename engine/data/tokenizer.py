@@ -8,6 +8,7 @@ know documents or sequences (corpus.py, packing.py).
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
@@ -72,7 +73,7 @@ class FileTokenizer:
 
     def __init__(self, path: str | Path) -> None:
         """Reads the file, or the one in the folder; TitanError D206 where it cannot be used."""
-        file = _tokenizer_file(Path(path).expanduser(), str(path))
+        file = _tokenizer_file(Path(os.path.expanduser(path)), str(path))
         self.name = str(file)
         self._tokenizer = _load(file)
         # Files may carry the settings of an application: documents would be cut to its length.
@@ -115,9 +116,9 @@ class FileTokenizer:
 
 
 def _tokenizer_file(path: Path, as_written: str) -> Path:
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
-        missing = "holds no tokenizer.json" if path.is_dir() else "is not there"
+    file = path / "tokenizer.json" if os.path.isdir(path) else path
+    if not os.path.isfile(file):
+        missing = "holds no tokenizer.json" if os.path.isdir(path) else "is not there"
         raise TitanError(_broken(f"the tokenizer {as_written} {missing}"))
     return file
 

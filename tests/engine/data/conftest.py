@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import settings
 
 from engine.config import Config
 from engine.data.loader import Loader
 from engine.keys import with_values
 from engine.planner.plan import plan
+
+# A busy machine makes an example slow, not wrong.
+settings.register_profile("no_deadline", deadline=None)
+settings.load_profile("no_deadline")
 
 
 @pytest.fixture

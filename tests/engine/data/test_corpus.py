@@ -202,3 +202,8 @@ def test_a_folder_that_cannot_be_listed_is_refused_not_passed_over(tmp_path, mon
 
     monkeypatch.setattr(os, "scandir", guarded)
     assert "locked cannot be listed: Permission denied" in finding("text", str(tmp_path)).message
+
+
+@pytest.mark.parametrize("path", ["~no-such-user-here/x.jsonl", "bad\0name"])
+def test_a_path_that_cannot_be_one_is_refused(path):
+    assert finding("jsonl", path).rule == "D202"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -234,9 +235,19 @@ def test_the_checksum_is_equal_where_the_text_is_and_differs_where_it_is_not(loa
     assert crc32("one", "two") != crc32("two", "one")
 
 
-def test_the_stdlib_is_read_without_a_path_in_little_time_and_memory(loader_of):
+def test_the_stdlib_is_read_in_little_time(loader_of):
     begin = time.process_time()
     loader = loader_of({"training.seq_len": 256, "training.local_batch_size": 8})
     assert time.process_time() - begin < 1.5
     assert loader.summary.tokens > 1_000_000
     assert loader.summary.documents > 300
+
+
+def test_the_stdlib_is_read_in_less_than_200_mib(loader_of):
+    tracemalloc.start()
+    try:
+        loader_of({"training.seq_len": 256})
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 20 << 20 < peak_bytes < 200 << 20

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -25,6 +27,10 @@ def index_of(**more):
 def numbers_of(index, step):
     """Numbers that all ranks together read in a step, in the order of rank, accumulation, row."""
     return np.concatenate([index.sample_numbers(step, rank).ravel() for rank in range(index.data_ranks)])
+
+
+def divisors(number):
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 layouts = st.builds(
@@ -104,19 +110,15 @@ def test_an_accumulation_step_is_contiguous_over_ranks_and_rows(index, after):
     assert np.array_equal(parts.ravel(), index.position(step - 1).samples + np.arange(index.global_batch))
 
 
-@given(layouts, layouts)
-def test_layouts_of_one_global_batch_read_the_same_samples_in_every_step(one, other):
-    rows = one.global_batch
-    other = index_of(
-        samples_per_epoch=one.samples_per_epoch,
-        data_ranks=rows,
-        shuffle_seed=one.shuffle_seed,
-        start=one.start,
-    )
-    for step in range(one.start.step + 1, one.start.step + 5):
-        assert sorted(one.corpus_indices(numbers_of(one, step))) == sorted(
-            other.corpus_indices(numbers_of(other, step))
-        )
+@given(layouts, st.data())
+def test_layouts_of_one_global_batch_read_the_same_samples_in_every_step(one, data):
+    ranks = data.draw(st.sampled_from(divisors(one.global_batch)))
+    local_batch = data.draw(st.sampled_from(divisors(one.global_batch // ranks)))
+    accumulation_steps = one.global_batch // ranks // local_batch
+    other = replace(one, data_ranks=ranks, local_batch=local_batch, accumulation_steps=accumulation_steps)
+    for step in range(one.start.step + 1, one.start.step + 4):
+        ours, theirs = (index.corpus_indices(numbers_of(index, step)) for index in (one, other))
+        assert sorted(ours) == sorted(theirs)
 
 
 @given(layouts)
