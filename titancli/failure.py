@@ -1,0 +1,88 @@
+"""Which rank failed first, and what it said.
+
+Knows four witnesses, the better one first: the run's events, the errors recorded for torchrun,
+the last line of a traceback in a rank's log, and torchrun's own report (for a rank that was killed
+and could say nothing). Does not decide whether a run failed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from pathlib import Path
+
+from titancli.monitor.fold import Failure, RunState, follows
+from titancli.rank_logs import TORCHRUN_LOG, RankLogs, rank_logs, text_of
+
+_REPORTED = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)")
+_LAST_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure))(?:: (?P<message>.*))?$")
+_TAIL_BYTES = 64 * 1024
+
+
+def failures_of(run: Path, state: RunState) -> list[Failure]:
+    """All failures of a run, the cause first; empty where no witness saw any."""
+    found = {failure.rank: failure for failure in reversed(state.failures)}
+    order = {failure.rank: place for place, failure in enumerate(state.failures)}
+    ends: dict[int, float] = {rank: state.ranks[rank].last_time or 0.0 for rank in found if rank in state.ranks}
+    for rank, logs in rank_logs(run).items():
+        told = _recorded(logs) or _traceback(logs)
+        if rank not in found and told is not None:
+            found[rank] = told
+            ends[rank] = _changed(logs)
+    for rank, exit_code in _killed(run):
+        if rank not in found or follows(found[rank]):
+            found[rank] = _by_signal(rank, exit_code)
+            ends[rank] = 0.0
+    return sorted(
+        found.values(),
+        key=lambda failure: (
+            follows(failure),
+            ends.get(failure.rank, 0.0),
+            order.get(failure.rank, len(order)),
+            failure.rank,
+        ),
+    )
+
+
+def _recorded(logs: RankLogs) -> Failure | None:
+    """What the rank wrote for torchrun: `Type: message`."""
+    try:
+        told = json.loads(text_of(logs.error, _TAIL_BYTES))["message"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    kind, _, message = str(told).partition(": ")
+    return Failure(rank=logs.rank, host=None, type=kind, message=message)
+
+
+def _traceback(logs: RankLogs) -> Failure | None:
+    """The last line of the first traceback in the rank's log; later ones only follow from it."""
+    text = text_of(logs.stderr, _TAIL_BYTES)
+    if "Traceback (most recent call last)" not in text:
+        return None
+    for line in text.splitlines():
+        match = _LAST_LINE.match(line)
+        if match is not None:
+            return Failure(rank=logs.rank, host=None, type=match["type"], message=match["message"] or "")
+    return None
+
+
+def _changed(logs: RankLogs) -> float:
+    times = [path.stat().st_mtime for path in (logs.error, logs.stderr) if path.is_file()]
+    return min(times, default=0.0)
+
+
+def _killed(run: Path) -> list[tuple[int, int]]:
+    """Ranks that torchrun saw end by a signal other than the SIGTERM that it sends itself, with their exit codes."""
+    report = text_of(run / "logs" / TORCHRUN_LOG, _TAIL_BYTES)
+    seen = [(int(rank), int(exit_code)) for rank, exit_code in _REPORTED.findall(report)]
+    return [(rank, code) for rank, code in dict.fromkeys(seen) if code < 0 and code != -signal.SIGTERM]
+
+
+def _by_signal(rank: int, exit_code: int) -> Failure:
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    hint = ", as the system does when memory runs out" if exit_code == -signal.SIGKILL else ""
+    return Failure(rank=rank, host=None, type=name, message=f"the process was killed from outside{hint}")

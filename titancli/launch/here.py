@@ -1,0 +1,121 @@
+"""The hardware of this machine, compared with the one a config is made for.
+
+Knows what is here and what is asked for. Does not know memory of the plan (rules M) or how to
+start anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from engine.errors import Finding, Severity
+from engine.hardware import GPUS, Cluster, Gpu, Machine, kind_of, resolve_cluster
+from engine.sources import Loaded, locate
+from titancli import figures
+
+_TRY_HERE = "to try titan on this machine: titan launch --preset quickstart"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What is to be said, and the hardware to plan for where it is not the config's own."""
+
+    findings: tuple[Finding, ...] = ()
+    cluster: Cluster | None = None
+
+
+def compare(loaded: Loaded, machine: Machine) -> Comparison:
+    """Whether this machine can run a config that starts its processes here.
+
+    A GPU at least as large and as capable as the config's passes with a warning, and comes back
+    as the cluster to plan for.
+    """
+    needed = resolve_cluster(loaded.config.cluster, machine)
+    if needed.gpu.name == "cpu":
+        return Comparison(_cpu_findings(loaded, needed, machine))
+    needs = f"this run needs {_gpus(needed)}, and this machine has {_what_is_here(machine)}"
+    where = "launch it where those GPUs are"
+    if machine.kind == "cpu":
+        return Comparison((_finding(loaded, "H801", "cluster.gpu", needs, f"{where}; {_TRY_HERE}"),))
+    if needed.nodes > 1:
+        layout = f"or set cluster.nodes = 1 and a layout for {len(machine.gpu_names)} GPUs"
+        return Comparison((_finding(loaded, "H802", "cluster.nodes", needs, f"{where}, {layout}; {_TRY_HERE}"),))
+    if needed.gpus_per_node > len(machine.gpu_names):
+        layout = f"or set cluster.gpus_per_node = {len(machine.gpu_names)} and a smaller layout"
+        finding = _finding(loaded, "H803", "cluster.gpus_per_node", needs, f"{where}, {layout}; {_TRY_HERE}")
+        return Comparison((finding,))
+    return _compare_cards(loaded, needed, machine)
+
+
+def _compare_cards(loaded: Loaded, needed: Cluster, machine: Machine) -> Comparison:
+    """The GPUs that the ranks would use, against the config's."""
+    cards = list(zip(machine.gpu_names, machine.gpu_memory_bytes, strict=True))[: needed.gpus_per_node]
+    known: list[Gpu] = []
+    for name, memory_bytes in cards:
+        kind = kind_of(name, memory_bytes)
+        if kind is None:
+            message = (
+                f"this run is made for {needed.gpu.name}, and this machine's {name} is not in titan's table of GPUs"
+            )
+            fix = f"launch it on {needed.gpu.name}, or set cluster.gpu to the nearest of {', '.join(GPUS)}"
+            return Comparison((_finding(loaded, "H804", "cluster.gpu", message, fix),))
+        lacks = _lacks(GPUS[kind], needed.gpu)
+        if lacks:
+            message = f"this run is made for {needed.gpu.name}, and this machine's {kind} has {' and '.join(lacks)}"
+            fix = f'launch it on {needed.gpu.name}, or set cluster.gpu = "{kind}" and a layout that fits it'
+            return Comparison((_finding(loaded, "H805", "cluster.gpu", message, fix),))
+        known.append(GPUS[kind])
+    weakest = min(known, key=lambda gpu: gpu.memory_bytes)
+    if all(_same(gpu, needed.gpu) for gpu in known):
+        return Comparison()
+    message = f"this run is made for {needed.gpu.name}, and runs on {weakest.name} here: planned anew for it"
+    fix = f'set cluster.gpu = "{weakest.name}" where it is always run here'
+    warning = _finding(loaded, "H806", "cluster.gpu", message, fix, severity="warning")
+    return Comparison((warning,), replace(needed, gpu=weakest))
+
+
+def _lacks(here: Gpu, needed: Gpu) -> list[str]:
+    """What a GPU is short of, in words."""
+    lacks: list[str] = []
+    if here.memory_bytes < needed.memory_bytes:
+        lacks.append(f"{figures.memory(here.memory_bytes)} of memory instead of {figures.memory(needed.memory_bytes)}")
+    if needed.fp8_flops_per_s is not None and here.fp8_flops_per_s is None:
+        lacks.append("no float8")
+    if needed.has_mxfp8 and not here.has_mxfp8:
+        lacks.append("no MXFP8")
+    if (here.bf16_flops_per_s or 0.0) < (needed.bf16_flops_per_s or 0.0):
+        lacks.append("a lower bfloat16 rate")
+    return lacks
+
+
+def _same(here: Gpu, needed: Gpu) -> bool:
+    """Whether two entries of the table are one and the same hardware under two names."""
+    return replace(here, name=needed.name) == needed
+
+
+def _cpu_findings(loaded: Loaded, needed: Cluster, machine: Machine) -> tuple[Finding, ...]:
+    if needed.nodes > 1:
+        message = f'this run needs {needed.nodes} machines, and launch.scheduler = "local" starts processes on one'
+        return (_finding(loaded, "H802", "cluster.nodes", message, "set cluster.nodes = 1"),)
+    if needed.gpus_per_node > machine.cpus:
+        message = f"{needed.gpus_per_node} processes share {machine.cpus} CPUs: steps will be slow"
+        fix = f"set cluster.gpus_per_node = {machine.cpus} with a layout for as many"
+        return (_finding(loaded, "H807", "cluster.gpus_per_node", message, fix, severity="warning"),)
+    return ()
+
+
+def _gpus(cluster: Cluster) -> str:
+    nodes = f" ({cluster.nodes} nodes of {cluster.gpus_per_node})" if cluster.nodes > 1 else ""
+    return f"{cluster.world_size} x {cluster.gpu.name}{nodes}"
+
+
+def _what_is_here(machine: Machine) -> str:
+    if machine.kind == "cpu":
+        return f"no GPU ({machine.cpus} CPUs, {figures.memory(machine.memory_bytes)} of memory)"
+    kinds = [kind_of(*card) or card[0] for card in zip(machine.gpu_names, machine.gpu_memory_bytes, strict=True)]
+    return ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
+
+
+def _finding(loaded: Loaded, rule: str, key: str, message: str, fix: str, *, severity: Severity = "error") -> Finding:
+    file, line, source = locate(loaded.origins, key)
+    return Finding(rule=rule, severity=severity, key=key, message=message, fix=fix, file=file, line=line, source=source)

@@ -1,0 +1,194 @@
+"""What is shown while a run goes on: a progress bar on a screen, plain lines elsewhere.
+
+Knows how a RunState looks in one line. An output that is gone (a closed terminal, a pipe that
+nobody reads) never ends a run: the rest is simply not shown.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from titancli import figures, report
+from titancli.monitor.fold import RunState
+from titancli.monitor.frame import eta_s
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+_PHASES = {
+    "": "starting processes",
+    "build": "building the model",
+    "compile": "compiling",
+    "load": "loading a checkpoint",
+    "save": "saving a checkpoint",
+    "validate": "validating",
+    "train": "training",
+}
+_STILL_S = 15.0
+
+
+class Display(Protocol):
+    """Something that shows a run; `note` is one line that stays."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def show(self, state: RunState) -> None:
+        """Brings the display up to date; called several times a second."""
+
+    def note(self, text: str) -> None:
+        """Writes one line above whatever moves."""
+
+
+def display(steps: int) -> Display:
+    """The display that stdout can carry."""
+    return Bar(steps) if report.is_screen(sys.stdout) else Lines(steps)
+
+
+def doing(state: RunState) -> str:
+    """What the run is at, in words: starting until its first rank speaks."""
+    name = state.phase or ("train" if state.step is not None else "build" if state.ranks else "")
+    if name == "train" and state.step is None:
+        return "first step"
+    return _PHASES.get(name, name)
+
+
+def used_bytes(state: RunState) -> int | None:
+    """Memory of the rank that uses most."""
+    return max((rank.used_bytes for rank in state.ranks.values() if rank.used_bytes is not None), default=None)
+
+
+class Lines:
+    """One line for each step event and each new phase; a word in between when nothing comes for long."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._told: tuple[str, int | None] = ("", None)
+        self._since_s = time.monotonic()
+        self._phase_since_s = self._since_s
+        self._warned: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, value, trace
+
+    def show(self, state: RunState) -> None:
+        """Says what is new."""
+        for warning in state.warnings:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                self.note(f"warning: {warning}")
+        now_s = time.monotonic()
+        phase, step = self._told
+        if doing(state) != phase:
+            self._phase_since_s = now_s
+            if state.step is None or doing(state) != _PHASES["train"]:
+                self._say(state, doing(state))
+        if state.step is not None and state.step != step:
+            self._say(state, self._step(state))
+        elif now_s - self._since_s > _STILL_S and state.step is None:
+            self._say(state, f"still {doing(state)} ({figures.duration(now_s - self._phase_since_s)})")
+
+    def note(self, text: str) -> None:
+        """Writes one line."""
+        quietly_say(text)
+
+    def _say(self, state: RunState, text: str) -> None:
+        self._told, self._since_s = (doing(state), state.step), time.monotonic()
+        self.note(text)
+
+    def _step(self, state: RunState) -> str:
+        return "  ".join(
+            (
+                f"step {state.step:>{len(str(self._steps))}}/{self._steps}",
+                f"loss {figures.loss(state.loss)}",
+                f"grad norm {figures.loss(state.grad_norm)}",
+                f"{figures.rate(state.tokens_per_s_per_gpu)} tokens/s/GPU",
+                f"memory {figures.memory(used_bytes(state))}",
+                f"left {figures.duration(eta_s(state, self._steps))}",
+            )
+        )
+
+
+class Bar:
+    """A bar that moves, with loss, speed, memory and time left; refreshed by whoever calls `show`."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._warned: set[str] = set()
+        self._progress, self._task = _rich_bar(steps)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, value, trace
+        try:
+            self._progress.stop()
+        except OSError:
+            report.lose(sys.stdout)
+
+    def show(self, state: RunState) -> None:
+        """Draws the bar anew."""
+        for warning in state.warnings:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                self.note(f"warning: {warning}")
+        if state.step is None:
+            figures_text = ""
+        else:
+            figures_text = (
+                f"loss {figures.loss(state.loss)} {figures.rate(state.tokens_per_s_per_gpu)} tok/s/GPU "
+                f"{figures.memory(used_bytes(state))} left {figures.duration(eta_s(state, self._steps))}"
+            )
+        try:
+            self._progress.update(self._task, completed=state.step or 0, doing=doing(state), figures=figures_text)
+            self._progress.refresh()
+        except OSError:
+            report.lose(sys.stdout)
+
+    def note(self, text: str) -> None:
+        """Writes one line above the bar."""
+        try:
+            self._progress.console.print(text)
+        except OSError:
+            report.lose(sys.stdout)
+
+
+def quietly_say(text: str, *, tint: str = "") -> None:
+    """Writes one line to stdout, if somebody is still there to read it."""
+    try:
+        report.say(text, tint=tint)
+    except OSError:
+        report.lose(sys.stdout)
+
+
+def _rich_bar(steps: int) -> tuple[Progress, TaskID]:
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    progress = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.fields[doing]}", markup=False),
+        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=6)),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}", markup=False),
+        TextColumn("{task.fields[figures]}", markup=False, table_column=Column(overflow="fold")),
+        TimeElapsedColumn(),
+        console=report.console(sys.stdout),
+        auto_refresh=False,
+        expand=True,
+    )
+    return progress, progress.add_task("", total=steps, doing=_PHASES[""], figures="")

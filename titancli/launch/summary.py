@@ -1,0 +1,86 @@
+"""What is said when a run is over: how it went, or which rank failed first and why.
+
+Knows words. The figures come from the events and the plan; what they do not hold is `n/a`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED
+from engine.planner.plan import Plan
+from titancli import figures
+from titancli.launch.supervise import Ending
+from titancli.monitor.fold import Failure, RunState, follows
+from titancli.rank_logs import rank_logs
+
+_MOST_SECONDARY = 3
+_MOST_MESSAGE_LINES = 8
+
+
+def summary(ending: Ending, plan: Plan, run: Path, *, steps: int) -> str:
+    """The lines at the end of a run that finished or was stopped."""
+    state = ending.state
+    each = "process" if plan.gpu == "cpu" else "GPU"
+    done = f"{state.step} of {steps} steps" if state.step is not None else "no step"
+    head = {
+        EXIT_OK: f"done: {done} in {figures.duration(ending.seconds)}",
+        EXIT_INTERRUPTED: f"interrupted: {done} logged after {figures.duration(ending.seconds)}",
+        EXIT_TERMINATED: f"stopped by a signal: {done} logged after {figures.duration(ending.seconds)}",
+    }[ending.exit_code]
+    rows = (
+        ("loss", f"{figures.loss(state.first_loss)} -> {figures.loss(state.loss)}"),
+        ("speed", f"{figures.rate(median_speed(state), 'one step only')} tokens/s a {each} (median without step 1)"),
+        ("peak memory", _memory(state, plan, each)),
+        ("run folder", str(run)),
+        ("next", f"titan monitor {named(run)}; titan logs {named(run)}"),
+    )
+    return "\n".join((head, *(f"  {label:<12} {text}" for label, text in rows)))
+
+
+def median_speed(state: RunState) -> float | None:
+    """Tokens per second and GPU in the middle of the logged steps, without the first, which warms up."""
+    return statistics.median(state.speeds) if state.speeds else None
+
+
+def failure_text(failures: Sequence[Failure], run: Path, *, torchrun_tail: str) -> str:
+    """The last lines of a failed run: the cause with the way to its log, and then what only followed."""
+    if not failures:
+        tail = textwrap.indent(torchrun_tail, "  | ") or "  it wrote nothing"
+        return f"error[R201]: the run failed, and no rank said why; the end of torchrun's own log:\n{tail}"
+    first, *others = failures
+    lines = [f"error[R202]: rank {first.rank} failed first: {_message(first)}"]
+    logs = rank_logs(run).get(first.rank)
+    if logs is not None:
+        lines.append(f"  --> {logs.stderr}")
+    lines.append(f"  fix: mend what it says; all of it: titan logs {named(run)} --rank {first.rank}")
+    for other in others[:_MOST_SECONDARY]:
+        kind = "secondary" if follows(other) else "also failed"
+        message = (other.message.splitlines() or [""])[0]
+        lines.append(f"{kind}: rank {other.rank}: {textwrap.shorten(f'{other.type}: {message}', 160)}")
+    if len(others) > _MOST_SECONDARY:
+        lines.append(f"and {len(others) - _MOST_SECONDARY} more ranks after it")
+    return "\n".join(lines)
+
+
+def named(run: Path) -> str:
+    """A run as the other commands take it: its name where they would look for it, else its folder."""
+    return shlex.quote(run.name if run.parent == Path("runs") else str(run))
+
+
+def _message(failure: Failure) -> str:
+    """Type and text; the mistakes of a person that the engine found carry their own form."""
+    lines = failure.message.splitlines() or [""]
+    cut = [*lines[:_MOST_MESSAGE_LINES], *(["..."] if len(lines) > _MOST_MESSAGE_LINES else [])]
+    head = cut[0] if failure.type == "TitanError" else f"{failure.type}: {cut[0]}".removesuffix(": ")
+    return "\n".join((head, *(f"  {line}" for line in cut[1:])))
+
+
+def _memory(state: RunState, plan: Plan, each: str) -> str:
+    peak = max((rank.peak_bytes for rank in state.ranks.values() if rank.peak_bytes is not None), default=None)
+    exact = f"weights, gradients and optimizer by plan: {figures.memory(plan.memory.static_bytes)}"
+    return f"{figures.memory(peak, 'not measured')} a {each}; {exact}"

@@ -1,0 +1,146 @@
+"""A run from its first process to its last: started, shown, and ended whatever happens.
+
+Knows signals and patience. Does not know what the run computes, nor what is said at its end (summary).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, EXIT_TERMINATED
+from titancli.launch.processes import Processes
+from titancli.launch.progress import Display
+from titancli.launch.torchrun import Command
+from titancli.monitor.fold import RunState
+from titancli.monitor.follow import Follower
+from titancli.rank_logs import TORCHRUN_LOG
+
+_TICK_S = 0.1
+_LOOK_EVERY_S = 1.0
+# Ranks that wait for a failed one cannot end by themselves; longer than this helps nobody.
+_PATIENCE_AFTER_FAILURE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the processes ended: titan's exit code and what the events add up to."""
+
+    exit_code: int
+    state: RunState
+    seconds: float
+
+
+class Signals:
+    """What the launcher was sent; in force within the block."""
+
+    def __init__(self) -> None:
+        self.interrupts = 0
+        self.terminations = 0
+        self._restore = ExitStack()
+
+    def __enter__(self) -> Signals:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # nohup asks for SIGHUP to be ignored, and that stays so.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._restore.callback(signal.signal, number, signal.signal(number, self._note))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore.close()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if number == signal.SIGINT:
+            self.interrupts += 1
+        else:
+            self.terminations += 1
+
+
+def supervise(
+    command: Command,
+    run: Path,
+    *,
+    grace_s: float,
+    display: Callable[[], Display],
+    environ: Mapping[str, str] = os.environ,
+) -> Ending:
+    """Runs torchrun to its end; no process of it is left when this returns."""
+    began_s = time.monotonic()
+    follower = Follower(run)
+    with Signals() as signals:
+        # Before the display: what the child asks for between fork and exec must not meet another thread.
+        processes = Processes(command, environ, run / "logs" / TORCHRUN_LOG)
+        watch = _Watch(processes, signals, grace_s)
+        try:
+            with display() as shown:
+                while processes.exit_code() is None:
+                    shown.show(follower.read())
+                    watch.tick(follower.state, shown)
+                    time.sleep(_TICK_S)
+                processes.end()
+                state = follower.read()
+                shown.show(state)
+        finally:
+            processes.end(at_once=True)
+    return Ending(
+        exit_code=_exit_code(signals, state, processes.exit_code()), state=state, seconds=time.monotonic() - began_s
+    )
+
+
+class _Watch:
+    """Decides, tick by tick, when processes are asked to end and when they are made to."""
+
+    def __init__(self, processes: Processes, signals: Signals, grace_s: float) -> None:
+        self._processes, self._signals, self._grace_s = processes, signals, grace_s
+        self._handed_on: set[signal.Signals] = set()
+        self._deadline_s: float | None = None
+        self._looked_s = 0.0
+
+    def tick(self, state: RunState, shown: Display) -> None:
+        now_s = time.monotonic()
+        if now_s - self._looked_s > _LOOK_EVERY_S:
+            self._processes.look()
+            self._looked_s = now_s
+        if self._signals.interrupts > 1:
+            shown.note("killing all processes of the run")
+            self._processes.end(at_once=True)
+        elif self._signals.interrupts:
+            self._hand_on(signal.SIGINT, shown, "stopping; Ctrl-C again kills at once")
+        if self._signals.terminations:
+            self._hand_on(signal.SIGTERM, shown, "asked to end: stopping")
+        if state.first_failure is not None and self._deadline_s is None:
+            self._deadline_s = now_s + min(self._grace_s, _PATIENCE_AFTER_FAILURE_S)
+        if self._deadline_s is not None and now_s > self._deadline_s:
+            self._processes.end()
+
+    def _hand_on(self, number: signal.Signals, shown: Display, text: str) -> None:
+        if number not in self._handed_on:
+            self._handed_on.add(number)
+            shown.note(text)
+            self._processes.look()
+            self._processes.signal(number)
+            self._deadline_s = time.monotonic() + self._grace_s
+
+
+def _exit_code(signals: Signals, state: RunState, torchrun_code: int | None) -> int:
+    if signals.interrupts:
+        return EXIT_INTERRUPTED
+    if signals.terminations:
+        return EXIT_TERMINATED
+    if torchrun_code == 0 and not state.failures:
+        return EXIT_OK
+    # A rank that was signalled itself, and one whose config or data is wrong, say so in their codes.
+    codes = {rank.exit_code for rank in state.ranks.values() if rank.has_ended}
+    stopped = codes & {EXIT_INTERRUPTED, EXIT_TERMINATED}
+    if stopped and not state.failures:
+        return min(code for code in stopped if code is not None)
+    first = state.first_failure
+    told = state.ranks[first.rank].exit_code if first is not None and first.rank in state.ranks else None
+    return told if told in (2, 3) else EXIT_RUN_FAILED

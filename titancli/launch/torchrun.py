@@ -1,0 +1,79 @@
+"""The exact torchrun command of a run, and the environment it starts in.
+
+Knows torchrun's options and variables. Reads no config beyond what it is given, starts nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# Set by torchrun or another launcher for its own workers: one left over would be half obeyed.
+_FOREIGN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PYTHON_EXEC"})
+_FOREIGN_PREFIXES = ("GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "TORCH_ELASTIC_", "PET_", "TITAN_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command with the changes to the environment that belong to it."""
+
+    words: tuple[str, ...]
+    removed: tuple[str, ...]
+    added: Mapping[str, str]
+
+    def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """The whole environment of the process."""
+        kept = {name: value for name, value in environ.items() if name not in self.removed}
+        return kept | dict(self.added)
+
+    def __str__(self) -> str:
+        """The command as a shell takes it, on one line."""
+        changes = [word for name in self.removed for word in ("-u", name)]
+        changes += [f"{name}={value}" for name, value in self.added.items()]
+        return shlex.join(("env", *changes, *self.words))
+
+
+def command(run: Path, *, processes: int, threads: int | None, grace_s: float, environ: Mapping[str, str]) -> Command:
+    """What starts the workers of a run on this machine.
+
+    `threads` is for each process of a CPU run (None: torchrun's own choice of 1); a value that
+    the person has set goes before it.
+    """
+    folder = run.absolute()
+    added = {
+        # Without it `-m engine` would take a folder `engine` of the current directory for the library.
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUNBUFFERED": "1",
+        # torchrun kills workers after 30 s, whatever time they were promised.
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, math.ceil(grace_s))),
+    }
+    if "OMP_NUM_THREADS" not in environ:
+        added["OMP_NUM_THREADS"] = str(threads or 1)
+    words = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=1",
+        f"--nproc-per-node={processes}",
+        # Port 0 is any free port, and the address is one that needs no name server.
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=127.0.0.1:0",
+        "--local-addr=127.0.0.1",
+        f"--rdzv-id={run.name}",
+        "--max-restarts=0",
+        f"--log-dir={folder / 'logs'}",
+        "--redirects=3",
+        "-m",
+        "engine",
+        str(folder),
+    )
+    return Command(words=words, removed=foreign(environ), added=added)
+
+
+def foreign(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Variables of the environment that another launcher, or titan's own config, has put there."""
+    return tuple(sorted(name for name in environ if name in _FOREIGN or name.startswith(_FOREIGN_PREFIXES)))

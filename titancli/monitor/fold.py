@@ -1,0 +1,292 @@
+"""What a run has come to, as a fold over its events.
+
+Knows the kinds of events and what each changes. Does not know files, processes or the screen.
+A kind or a field that it does not know changes nothing: a newer engine may say more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from engine.events import Event
+
+KEPT_LOSSES = 120
+KEPT_SPEEDS = 1000
+KEPT_WARNINGS = 5
+_IDLE_CAUSES = ("data_s", "exposed_comm_s", "bubble_s", "host_s", "other_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a rank ended: the type and text of its error."""
+
+    rank: int
+    host: str | None
+    type: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One process of the run; None is not known."""
+
+    rank: int
+    host: str | None = None
+    pid: int | None = None
+    gpu: str | None = None
+    active_bytes: int | None = None
+    reserved_bytes: int | None = None
+    host_bytes: int | None = None
+    peak_bytes: int | None = None
+    alloc_retries: int | None = None
+    ooms: int | None = None
+    sm_pct: float | None = None
+    link_bytes_per_s: float | None = None
+    reason: str = ""
+    idle_pct: float | None = None
+    idle: dict[str, float] | None = None
+    phase: str | None = None
+    last_time: float | None = None
+    reason_ended: str | None = None
+    exit_code: int | None = None
+    failure: Failure | None = None
+
+    @property
+    def used_bytes(self) -> int | None:
+        """What the rank takes from its GPU (reserved by the allocator, else in use), or without one from the host."""
+        sizes = (self.reserved_bytes, self.active_bytes, self.host_bytes)
+        return next((size for size in sizes if size is not None), None)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the rank said that it ended."""
+        return self.reason_ended is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """A run as its events tell it."""
+
+    world_size: int | None = None
+    plan: Mapping[str, Any] | None = None
+    started: float | None = None
+    step: int | None = None
+    loss: float | None = None
+    first_loss: float | None = None
+    grad_norm: float | None = None
+    lr: float | None = None
+    step_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    mfu_pct: float | None = None
+    losses: tuple[float, ...] = ()
+    speeds: tuple[float, ...] = ()
+    step_seconds: tuple[float, ...] = ()
+    phase: str | None = None
+    last_time: float | None = None
+    warnings: tuple[str, ...] = ()
+    ranks: Mapping[int, Rank] = field(default_factory=dict)
+
+    @property
+    def first_failure(self) -> Failure | None:
+        """The failure that came first; a rank that only lost its peers is passed over where another is at fault."""
+        failures = self.failures
+        return failures[0] if failures else None
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Failures in the order of cause: those of ranks that only lost their peers come last."""
+        failed = [rank for rank in self.ranks.values() if rank.failure is not None]
+        failed.sort(key=lambda rank: (follows(rank.failure), rank.last_time or 0.0, rank.rank))
+        return tuple(dict.fromkeys(rank.failure for rank in failed if rank.failure is not None))
+
+
+_PEER_LOST = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "connection was likely closed",
+    "broken pipe",
+    "socket timeout",
+    "timed out waiting",
+    "watchdog caught collective operation timeout",
+    "nccl communicator was aborted",
+    "remote process exited",
+    "signal 15",
+    "sigterm",
+)
+
+
+def follows(failure: Failure | None) -> bool:
+    """Whether an error reads like the loss of another rank: it follows from a failure and is not its cause."""
+    if failure is None:
+        return False
+    text = f"{failure.type} {failure.message}".lower()
+    return any(sign in text for sign in _PEER_LOST)
+
+
+def fold(state: RunState, events: Iterable[Event]) -> RunState:
+    """The state after some more events; pure."""
+    ranks = dict(state.ranks)
+    for event in events:
+        number = _whole(event.get("rank"))
+        if number is None:
+            continue
+        before = ranks.get(number, Rank(rank=number))
+        ranks[number] = _update_rank(before, event)
+        state = _update_run(state, event, is_first=number == 0)
+    return replace(state, ranks=ranks)
+
+
+def _update_run(state: RunState, event: Event, *, is_first: bool) -> RunState:
+    time = _number(event.get("time"))
+    if time is not None and time > (state.last_time or 0.0):
+        state = replace(state, last_time=time)
+    match event.get("kind"):
+        case "run_started":
+            return _started(state, event, is_first=is_first)
+        case "phase" if is_first:
+            name = str(event.get("name"))
+            ended = event.get("state") == "end"
+            return replace(state, phase=None if ended and state.phase == name else state.phase if ended else name)
+        case "step" if is_first:
+            return _stepped(state, event)
+        case "warning":
+            text = f"rank {event.get('rank')}: {event.get('message')}"
+            return replace(state, warnings=(*state.warnings, text)[-KEPT_WARNINGS:])
+        case _:
+            return state
+
+
+def _started(state: RunState, event: Event, *, is_first: bool) -> RunState:
+    world_size = _whole(event.get("world_size")) or state.world_size
+    if not is_first:
+        return replace(state, world_size=world_size)
+    plan = event.get("plan")
+    return replace(
+        state,
+        world_size=world_size,
+        plan=plan if isinstance(plan, dict) else state.plan,
+        started=_number(event.get("time")),
+    )
+
+
+def _stepped(state: RunState, event: Event) -> RunState:
+    step, loss, speed, step_s = (
+        _number(event.get(name)) for name in ("step", "loss", "tokens_per_s_per_gpu", "step_s")
+    )
+    is_warm = step is not None and step > 1
+    return replace(
+        state,
+        step=None if step is None else int(step),
+        loss=loss,
+        first_loss=loss if state.first_loss is None else state.first_loss,
+        grad_norm=_number(event.get("grad_norm")),
+        lr=_number(event.get("lr")),
+        step_s=step_s,
+        tokens_per_s_per_gpu=speed,
+        mfu_pct=_number(event.get("mfu_pct")),
+        losses=state.losses if loss is None else (*state.losses, loss)[-KEPT_LOSSES:],
+        speeds=(*state.speeds, speed)[-KEPT_SPEEDS:] if is_warm and speed is not None else state.speeds,
+        step_seconds=(*state.step_seconds, step_s)[-20:] if is_warm and step_s is not None else state.step_seconds,
+    )
+
+
+def _update_rank(rank: Rank, event: Event) -> Rank:
+    time = _number(event.get("time"))
+    rank = replace(rank, last_time=time if time is not None else rank.last_time)
+    if rank.has_ended and event.get("kind") != "run_ended":
+        rank = replace(rank, reason_ended=None, exit_code=None, failure=None)  # it was resumed
+    match event.get("kind"):
+        case "run_started":
+            gpu = event.get("gpu")
+            name = gpu.get("name") if isinstance(gpu, dict) else None
+            return Rank(
+                rank=rank.rank,
+                host=_text(event.get("host")),
+                pid=_whole(event.get("pid")),
+                gpu=_text(name),
+                last_time=rank.last_time,
+            )
+        case "memory":
+            return _measured(rank, event)
+        case "gpu":
+            links = [_number(event.get(f"nvlink_{way}_bytes_per_s")) for way in ("rx", "tx")]
+            known = [link for link in links if link is not None]
+            return replace(
+                rank,
+                sm_pct=_number(event.get("sm_pct")),
+                link_bytes_per_s=max(known) if known else None,
+                reason=_text(event.get("reason")) or "",
+            )
+        case "step":
+            return _idle(rank, event)
+        case "run_ended":
+            return _ended(rank, event)
+        case _:
+            return rank
+
+
+def _measured(rank: Rank, event: Event) -> Rank:
+    names = ("active_bytes", "reserved_bytes", "host_rss_bytes", "peak_reserved_bytes", "peak_active_bytes")
+    active, reserved, host, *peaks = (_whole(event.get(name)) for name in names)
+    told = next((size for size in (*peaks, reserved, active, host) if size is not None), None)
+    return replace(
+        rank,
+        active_bytes=active,
+        reserved_bytes=reserved,
+        host_bytes=host,
+        peak_bytes=max((size for size in (told, rank.peak_bytes) if size is not None), default=None),
+        alloc_retries=_whole(event.get("alloc_retries")),
+        ooms=_whole(event.get("ooms")),
+    )
+
+
+def _idle(rank: Rank, event: Event) -> Rank:
+    """Share of the step in which the rank did not compute, by cause; None where the engine took no profile."""
+    breakdown, step_s = event.get("breakdown"), _number(event.get("step_s"))
+    if not isinstance(breakdown, dict) or not step_s:
+        return rank
+    compute_s = _number(breakdown.get("compute_s"))
+    if compute_s is None:
+        return replace(rank, idle_pct=None, idle=None)
+    causes: dict[str, float] = {}
+    for name in _IDLE_CAUSES:
+        value = breakdown.get(name)
+        values = list(value.values()) if isinstance(value, dict) else [value]
+        seconds = [part for part in map(_number, values) if part is not None]
+        if seconds:
+            causes[name.removesuffix("_s")] = 100 * sum(seconds) / step_s
+    return replace(rank, idle_pct=100 * (1 - compute_s / step_s), idle=causes)
+
+
+def _ended(rank: Rank, event: Event) -> Rank:
+    failure = event.get("first_failure")
+    told = None
+    if isinstance(failure, dict):
+        who = _whole(failure.get("rank"))
+        told = Failure(
+            rank=rank.rank if who is None else who,
+            host=_text(failure.get("host")),
+            type=_text(failure.get("type")) or "error",
+            message=_text(failure.get("message")) or "",
+        )
+    return replace(
+        rank,
+        reason_ended=_text(event.get("reason")) or "ended",
+        exit_code=_whole(event.get("exit_code")),
+        failure=told,
+    )
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,201 @@
+"""A run folder that is read while it grows: finding it, reading what is new, judging whether it lives.
+
+Knows files, host names and process ids. Does not know what events mean (fold) or how they look
+(panels). Whether processes live is judged only on the host that they run on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.errors import Finding, TitanError
+from engine.events import read_new
+from titancli import report
+from titancli.monitor.fold import RunState, fold
+
+State = Literal["starting", "running", "finished", "failed", "interrupted", "dead"]
+ENDED: frozenset[State] = frozenset({"finished", "failed", "interrupted", "dead"})
+LAUNCHER_FILE = "launcher.json"
+
+
+def find_run(name: str | None, dump_folder: str) -> Path:
+    """The folder of a run: given as a path, by its name, or the newest; TitanError where there is none."""
+    runs = Path(dump_folder)
+    if name is None:
+        newest = newest_run(runs)
+        if newest is None:
+            raise TitanError(
+                _missing(f"there is no run in {dump_folder}", "start one with titan launch --preset quickstart")
+            )
+        return newest
+    for folder in (Path(name), runs / name):
+        if (folder / "config.toml").is_file() or (folder / "events").is_dir():
+            return folder
+    known = [run.name for run in sorted(_runs(runs), key=_age, reverse=True)[:5]]
+    raise TitanError(
+        _missing(
+            f"there is no run {name}, neither as a folder nor in {dump_folder}",
+            f"name one of {', '.join(known)}" if known else "start one with titan launch --preset quickstart",
+        )
+    )
+
+
+def newest_run(runs: Path) -> Path | None:
+    """The run of a dump folder that was started last."""
+    return max(_runs(runs), key=_age, default=None)
+
+
+def _runs(runs: Path) -> list[Path]:
+    """Run folders; one that is being written has a name with a dot in front."""
+    if not runs.is_dir():
+        return []
+    return [run for run in runs.iterdir() if not run.name.startswith(".") and (run / "config.toml").is_file()]
+
+
+def _age(run: Path) -> tuple[float, str]:
+    try:
+        return (run / "config.toml").stat().st_mtime, run.name
+    except OSError:
+        return 0.0, run.name
+
+
+def _missing(message: str, fix: str) -> Finding:
+    return report.error("U110", message, fix)
+
+
+class Follower:
+    """Reads the events of every rank of a run as they come, and keeps what they add up to."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.state = RunState()
+        self._offsets: dict[Path, int] = {}
+
+    def read(self) -> RunState:
+        """Folds in what was written since the last call; files that cannot be read now are tried again."""
+        for path in sorted((self.run / "events").glob("rank-*.jsonl")):
+            try:
+                events, offset = read_new(path, self._offsets.get(path, 0))
+            except OSError:
+                continue
+            self._offsets[path] = offset
+            if events:
+                self.state = fold(self.state, events)
+        return self.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """What the launcher says of itself in the run folder: where it runs, and how the run ended."""
+
+    pid: int
+    host: str
+    created: float
+    exit_code: int | None = None
+
+    def write(self, run: Path) -> None:
+        """Puts itself into the run folder, whole or not at all."""
+        fields = {"pid": self.pid, "host": self.host, "created": self.created, "exit_code": self.exit_code}
+        partial = run / f".{LAUNCHER_FILE}.{self.pid}"
+        partial.write_text(json.dumps(fields) + "\n", "utf-8")
+        partial.replace(run / LAUNCHER_FILE)
+
+    @classmethod
+    def this_process(cls) -> Launcher:
+        """The launcher that is running here and now."""
+        import psutil
+
+        return cls(pid=os.getpid(), host=socket.gethostname(), created=psutil.Process().create_time())
+
+    @classmethod
+    def read(cls, run: Path) -> Launcher | None:
+        """The launcher of a run; None where there is none, or its file cannot be read."""
+        fields = _json(run / LAUNCHER_FILE)
+        try:
+            return cls(
+                pid=int(fields["pid"]),
+                host=str(fields["host"]),
+                created=float(fields["created"]),
+                exit_code=None if fields.get("exit_code") is None else int(fields["exit_code"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    @property
+    def is_alive(self) -> bool | None:
+        """Whether it still runs; None on another host."""
+        return _is_alive(self.pid, self.host, created=self.created)
+
+
+def judge(state: RunState, launcher: Launcher | None) -> State:
+    """What has become of a run: by what its ranks and its launcher said last, else by whether they live."""
+    if launcher is not None and launcher.exit_code is not None:
+        return {0: "finished", 130: "interrupted", 143: "interrupted"}.get(launcher.exit_code, "failed")  # type: ignore[return-value]
+    first = state.ranks.get(0)
+    if state.first_failure is not None:
+        return "failed"
+    if first is not None and first.has_ended and (launcher is None or not launcher.is_alive):
+        return _ending(first.reason_ended or "", first.exit_code)
+    pids = [(rank.pid, rank.host) for rank in state.ranks.values() if not rank.has_ended and rank.pid and rank.host]
+    alive = [_is_alive(pid, host) for pid, host in pids if pid is not None and host is not None]
+    if launcher is not None:
+        alive.append(launcher.is_alive)
+    if alive and all(one is False for one in alive):
+        return "dead"
+    return "running" if state.ranks else "starting"
+
+
+def _ending(reason: str, exit_code: int | None) -> State:
+    if reason in ("interrupted", "terminated") or exit_code in (130, 143):
+        return "interrupted"
+    return "finished" if exit_code == 0 else "failed"
+
+
+def _is_alive(pid: int, host: str, created: float | None = None) -> bool | None:
+    """Whether a process lives; None where another host would have to say. A pid that was given anew is not it."""
+    if host != socket.gethostname():
+        return None
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        if created is not None and abs(process.create_time() - created) > 1.0:
+            return False
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.AccessDenied:
+        return True
+    except psutil.NoSuchProcess:
+        return False
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """The run's config as plain tables; empty where it cannot be read."""
+    try:
+        return tomllib.loads((run / "config.toml").read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def read_plan(run: Path) -> dict[str, Any]:
+    """The run's plan as a plain object; empty where it cannot be read."""
+    return _json(run / "plan.json")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def silence_s(state: RunState, now: float | None = None) -> float | None:
+    """Seconds since any rank wrote anything; None before the first event."""
+    return None if state.last_time is None else max(0.0, (time.time() if now is None else now) - state.last_time)

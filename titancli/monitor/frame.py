@@ -1,0 +1,156 @@
+"""One look at a run: the object of `titan monitor --json`, which the panels draw too.
+
+Knows how state, plan and config go together. Does not read events or processes. What is unknown
+is None.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from titancli import figures
+from titancli.monitor.fold import Rank, RunState
+from titancli.monitor.follow import ENDED, State, silence_s
+
+_ALMOST_FULL = 0.95
+_QUIET_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """What is shown at one moment; `to_json` is the contract's object."""
+
+    time: float
+    run: str
+    state: State
+    steps: int | None
+    seen: RunState
+    ranks: tuple[dict[str, Any], ...]
+    eta_s: float | None
+    alerts: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of `titan monitor --json`; unknown figures are null."""
+        seen = self.seen
+        return {
+            "time": self.time,
+            "run": self.run,
+            "state": self.state,
+            "step": seen.step,
+            "steps": self.steps,
+            "loss": seen.loss,
+            "grad_norm": seen.grad_norm,
+            "tokens_per_s_per_gpu": seen.tokens_per_s_per_gpu,
+            "mfu_pct": seen.mfu_pct,
+            "eta_s": self.eta_s,
+            "ranks": list(self.ranks),
+            "alerts": list(self.alerts),
+        }
+
+
+def frame(
+    name: str,
+    seen: RunState,
+    state: State,
+    *,
+    config: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    now: float,
+) -> Frame:
+    """Puts a frame together; `config` and `plan` are the run folder's files as plain objects, empty where missing."""
+    steps = _table(config, "training").get("steps")
+    rows = tuple(_row(seen.ranks.get(number, Rank(rank=number)), plan) for number in _numbers(seen, plan))
+    return Frame(
+        time=now,
+        run=name,
+        state=state,
+        steps=steps if isinstance(steps, int) else None,
+        seen=seen,
+        ranks=rows,
+        eta_s=None if state in ENDED else eta_s(seen, steps if isinstance(steps, int) else None),
+        alerts=_alerts(seen, state, rows, now),
+    )
+
+
+def eta_s(seen: RunState, steps: int | None) -> float | None:
+    """Seconds left at the median pace of the last steps; None before a second step was seen."""
+    if steps is None or seen.step is None or not seen.step_seconds:
+        return None
+    return max(0, steps - seen.step) * statistics.median(seen.step_seconds)
+
+
+def planned_memory(plan: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    """The plan's memory of the pipeline stage that a rank belongs to (pipeline is the outermost axis)."""
+    stages, world_size = plan.get("stages"), plan.get("world_size")
+    if not isinstance(stages, list) or not stages or not isinstance(world_size, int) or not 0 <= rank < world_size:
+        return {}
+    stage = stages[rank * len(stages) // world_size]
+    return _table(stage, "memory") if isinstance(stage, dict) else {}
+
+
+def _numbers(seen: RunState, plan: Mapping[str, Any]) -> list[int]:
+    """Ranks that spoke, and those that should have."""
+    size = seen.world_size if seen.world_size is not None else plan.get("world_size")
+    expected = range(size) if isinstance(size, int) and 0 < size <= 1 << 20 else range(0)
+    return sorted({*expected, *seen.ranks})
+
+
+def _row(rank: Rank, plan: Mapping[str, Any]) -> dict[str, Any]:
+    memory = planned_memory(plan, rank.rank)
+    return {
+        "rank": rank.rank,
+        "host": rank.host,
+        "gpu": rank.gpu,
+        "used_bytes": rank.used_bytes,
+        "capacity_bytes": memory.get("capacity_bytes"),
+        "planned_bytes": memory.get("peak_bytes"),
+        "sm_pct": rank.sm_pct,
+        "link_pct": _link_pct(rank, plan.get("gpu")),
+        "idle_pct": rank.idle_pct,
+        "idle": rank.idle,
+    }
+
+
+def _link_pct(rank: Rank, gpu: object) -> float | None:
+    """Use of the faster direction of NVLink, of the GPU's published peak."""
+    from engine.hardware import GPUS
+
+    known = GPUS.get(gpu) if isinstance(gpu, str) else None
+    if rank.link_bytes_per_s is None or known is None or not known.nvlink_bytes_per_s:
+        return None
+    return 100 * rank.link_bytes_per_s / known.nvlink_bytes_per_s
+
+
+def _alerts(seen: RunState, state: State, rows: tuple[dict[str, Any], ...], now: float) -> tuple[str, ...]:
+    alerts: list[str] = []
+    failure = seen.first_failure
+    if failure is not None:
+        first_line = (failure.message.splitlines() or [""])[0]
+        alerts.append(f"rank {failure.rank} failed first: {failure.type}: {first_line}")
+    if state == "dead":
+        alerts.append("its processes are gone and none of them said why; see titan logs")
+    quiet_s = silence_s(seen, now)
+    patience_s = max(_QUIET_S, 20 * (seen.step_s or 0.0))
+    if state == "running" and quiet_s is not None and quiet_s > patience_s:
+        alerts.append(f"no rank has written anything for {figures.duration(quiet_s // 60 * 60)}")
+    for row in rows:
+        used, capacity = row["used_bytes"], row["capacity_bytes"]
+        if used is not None and capacity and used > _ALMOST_FULL * capacity:
+            alerts.append(
+                f"rank {row['rank']} uses {figures.memory(used)} of {figures.memory(capacity)}: close to out of memory"
+            )
+    for rank in seen.ranks.values():
+        if rank.ooms:
+            alerts.append(f"rank {rank.rank} ran out of memory {rank.ooms} times")
+    silent = [row["rank"] for row in rows if row["rank"] not in seen.ranks]
+    if silent and seen.ranks and state == "running":
+        alerts.append(f"not heard of yet: rank {figures.ranges(tuple(silent))}")
+    return (*alerts, *seen.warnings)
+
+
+def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = values.get(name)
+    return table if isinstance(table, dict) else {}

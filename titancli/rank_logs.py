@@ -1,0 +1,63 @@
+"""Where torchrun puts the output of each rank inside a run folder.
+
+Knows `logs/<id>_<random>/attempt_<n>/<local rank>/`. On one machine a local rank is the rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+TORCHRUN_LOG = "torchrun.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLogs:
+    """The files of one rank in the newest attempt; a file need not be there yet."""
+
+    rank: int
+    folder: Path
+
+    @property
+    def stdout(self) -> Path:
+        """What the rank printed."""
+        return self.folder / "stdout.log"
+
+    @property
+    def stderr(self) -> Path:
+        """Its warnings and errors."""
+        return self.folder / "stderr.log"
+
+    @property
+    def error(self) -> Path:
+        """The error that it recorded for torchrun, as JSON."""
+        return self.folder / "error.json"
+
+
+def rank_logs(run: Path) -> dict[int, RankLogs]:
+    """The logs of every rank of the newest attempt, by rank."""
+    attempts = [folder for folder in (run / "logs").glob("*/attempt_*") if folder.is_dir()]
+    if not attempts:
+        return {}
+    newest = max(attempts, key=lambda folder: (folder.stat().st_mtime, folder.name))
+    ranks = sorted(int(folder.name) for folder in newest.iterdir() if folder.is_dir() and folder.name.isdigit())
+    return {rank: RankLogs(rank=rank, folder=newest / str(rank)) for rank in ranks}
+
+
+def text_of(path: Path, last_bytes: int) -> str:
+    """The text at the end of a log; empty where there is none."""
+    try:
+        start = max(0, path.stat().st_size - last_bytes)
+    except OSError:
+        return ""
+    return bytes_of(path, start).decode("utf-8", errors="replace")
+
+
+def bytes_of(path: Path, start: int) -> bytes:
+    """A log from a byte on; empty where there is nothing, or no log."""
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read()
+    except OSError:
+        return b""
