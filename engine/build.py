@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from engine.config import Config
@@ -19,7 +18,7 @@ from engine.model.llama import Decoder
 from engine.model.loss import cross_entropy_sum
 from engine.optim import SGD, Adam, make_optimizer
 from engine.parallel.compile import Loss, compile_blocks, compile_loss
-from engine.parallel.mesh import FSDP, build_mesh, sharding_mesh
+from engine.parallel.mesh import World, build_world
 from engine.parallel.shard import precision, shard
 from engine.planner.plan import Plan, Stage
 from engine.shapes import part_parameters
@@ -30,7 +29,7 @@ class Built:
     """What a rank trains: the parts of the model that it holds, one for each of its pipeline stages."""
 
     device: torch.device
-    mesh: DeviceMesh
+    world: World
     parts: tuple[Decoder, ...]
     loss: Loss
     optimizer: Adam | SGD
@@ -45,8 +44,8 @@ class Built:
 def build(config: Config, plan: Plan, device: torch.device) -> Built:
     """Builds this rank's share; every rank of the plan calls it at once, within a process group."""
     assert plan.mesh.pp == plan.mesh.cp == plan.mesh.tp == 1, "pipeline, context and tensor parallel are not built yet"
-    mesh = build_mesh(plan.mesh, device.type)
-    stage = plan.stages[mesh["pp"].get_local_rank()]
+    world = build_world(plan.mesh, device.type)
+    stage = plan.stages[world.rank_on("pp")]
     parts = tuple(_part(config, plan, index, layers) for index, layers in stage.parts)
     loss: Loss = cross_entropy_sum
     if config.compile.enable and "model" in config.compile.components:
@@ -58,7 +57,7 @@ def build(config: Config, plan: Plan, device: torch.device) -> Built:
     for part in parts:
         shard(
             part,
-            sharding_mesh(mesh),
+            world.sharding,
             policy=precision(config.training),
             reshard=config.parallelism.fsdp_reshard_after_forward,
             pipelined=plan.mesh.pp > 1,
@@ -66,9 +65,9 @@ def build(config: Config, plan: Plan, device: torch.device) -> Built:
     for part in parts:
         materialise(part, config.debug.seed, device)
     weights = {name: weight for part in parts for name, weight in part.named_parameters()}
-    _assert_facts(config, plan, stage, mesh=mesh, weights=weights)
+    _assert_facts(config, plan, stage, world=world, weights=weights)
     optimizer = make_optimizer(config.optimizer, weights.values())
-    return Built(device=device, mesh=mesh, parts=parts, loss=loss, optimizer=optimizer, weights=weights)
+    return Built(device=device, world=world, parts=parts, loss=loss, optimizer=optimizer, weights=weights)
 
 
 def _part(config: Config, plan: Plan, index: int, layers: tuple[int, ...]) -> Decoder:
@@ -89,9 +88,7 @@ def local_numel(weight: torch.Tensor) -> int:
     return weight.to_local().numel() if isinstance(weight, DTensor) else weight.numel()
 
 
-def _assert_facts(
-    config: Config, plan: Plan, stage: Stage, *, mesh: DeviceMesh, weights: dict[str, nn.Parameter]
-) -> None:
+def _assert_facts(config: Config, plan: Plan, stage: Stage, *, world: World, weights: dict[str, nn.Parameter]) -> None:
     """The Plan's promises, held against what was built."""
     layers = sorted(layer for other in plan.stages for layer in other.layers)
     assert layers == list(range(plan.model.n_layers)), f"the stages hold the layers {layers}"
@@ -103,7 +100,7 @@ def _assert_facts(
     built = sum(weight.numel() for weight in weights.values())
     assert built == stage.parameters, f"{built} parameters built, {stage.parameters} planned"
     local = sum(local_numel(weight) for weight in weights.values())
-    largest = mesh[FSDP].get_local_rank() == 0
+    largest = world.fsdp.get_local_rank() == 0
     assert local == stage.local_parameters if largest else local <= stage.local_parameters, (
         f"this rank holds {local} parameters, {stage.local_parameters} planned"
     )

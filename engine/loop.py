@@ -27,7 +27,7 @@ from engine.events import EventLog, Kind
 from engine.lr import learning_rate
 from engine.metrics import Meter
 from engine.optim import clip_divisor, gradient_norm, update
-from engine.parallel.mesh import counts_tokens, data_rank, local_device, process_group, set_timeout
+from engine.parallel.mesh import local_device, process_group
 from engine.parallel.shard import set_last_accumulation
 from engine.planner.plan import Plan
 from engine.report import gpu_of, memory_fields, versions
@@ -150,7 +150,7 @@ def _run(
 ) -> Outcome:
     with recorder.phase("build"):
         built = build(config, plan, device)
-        source = source or Loader(config, plan, data_rank=data_rank(built.mesh))
+        source = source or Loader(config, plan, data_rank=built.world.data_rank)
         recorder.write(
             "run_started",
             world_size=plan.world_size,
@@ -172,7 +172,7 @@ class Training:
     def __init__(self, config: Config, plan: Plan, built: Built, recorder: Recorder, stop: Stop) -> None:
         self.config, self.plan, self.built, self.recorder, self.stop = config, plan, built, recorder, stop
         self.word = StatusWord(built.device)
-        self.counts = counts_tokens(built.mesh)
+        self.counts = built.world.counts_tokens
         self.pending: Pending | None = None
         self.meter = Meter(config, plan, now_s=time.perf_counter())
 
@@ -193,7 +193,7 @@ class Training:
             if step in (1, steps) or step % log_freq == 0 or stop_code is not None:
                 self.report(tokens)
             if step == 1:
-                set_timeout(self.built.mesh, self.config.comm.train_timeout_seconds)
+                self.built.world.set_timeout(self.config.comm.train_timeout_seconds)
             if stop_code is not None:
                 reason, code = f"stopped by a signal after step {done}", stop_code
                 break

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 import torch
 
@@ -54,5 +53,5 @@ def versions(device: torch.device) -> dict[str, str | None]:
             found[package] = None
     if device.type == "cuda":
         found["cuda"] = torch.version.cuda
-        found["nccl"] = ".".join(str(number) for number in torch.cuda.nccl.version())
+        found["nccl"] = ".".join(str(number) for number in torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
     return found

@@ -46,7 +46,7 @@ class StatusWord:
         self._device = device
         self._on_gpu = device.type == "cuda"
         self._host = torch.zeros(4, dtype=torch.int64, pin_memory=self._on_gpu)
-        self._copied = torch.cuda.Event() if self._on_gpu else None
+        self._copied = torch.cuda.Event() if self._on_gpu else None  # type: ignore[no-untyped-call]
 
     def send(self, *, tokens: int, stop: Stop, previous_bad: Tensor | None) -> Tensor:
         """Begins a step; returns its denominator: valid tokens of all ranks, at least 1, a float32 on the device.

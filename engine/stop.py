@@ -1,6 +1,7 @@
 """Signals that ask a run to end: noted here, acted on at the next edge of a step.
 
-Knows which signals. Does not know steps or ranks: status.py tells the other ranks. A second signal of the same kind ends the process as if nobody listened.
+Knows which signals. Does not know steps or ranks: status.py tells the other ranks. A second signal
+of the same kind ends the process as if nobody listened.
 """
 
 from __future__ import annotations

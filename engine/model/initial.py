@@ -48,7 +48,15 @@ def initialise(part: nn.Module, seed: int) -> None:
             depth = sqrt(2 * part.shape.n_layers) if name.endswith(_INTO_RESIDUAL) else 1.0
             local, first_row, first_column = _share(weight)
             if local.numel():
-                _fill(local, name, seed=seed, std=STD / depth, first_row=first_row, columns=weight.shape[1], first_column=first_column)
+                _fill(
+                    local,
+                    name,
+                    seed=seed,
+                    std=STD / depth,
+                    first_row=first_row,
+                    columns=weight.shape[1],
+                    first_column=first_column,
+                )
 
 
 def _share(weight: Tensor) -> tuple[Tensor, int, int]:
@@ -61,9 +69,7 @@ def _share(weight: Tensor) -> tuple[Tensor, int, int]:
     return weight.to_local(), first_row, first_column
 
 
-def _fill(
-    local: Tensor, name: str, *, seed: int, std: float, first_row: int, columns: int, first_column: int
-) -> None:
+def _fill(local: Tensor, name: str, *, seed: int, std: float, first_row: int, columns: int, first_column: int) -> None:
     """Draws the blocks that the local rows touch, each whole and in float32, and keeps what is local."""
     rows, width = local.shape
     generator = torch.Generator(device=local.device)

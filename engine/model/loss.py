@@ -14,6 +14,4 @@ IGNORE = -100
 
 def cross_entropy_sum(logits_BSV: Tensor, labels_BS: Tensor) -> Tensor:
     """Sum of the cross entropy (nats) of all labels that are not IGNORE, in float32 whatever the logits are."""
-    return cross_entropy(
-        logits_BSV.flatten(0, 1).float(), labels_BS.flatten(), ignore_index=IGNORE, reduction="sum"
-    )
+    return cross_entropy(logits_BSV.flatten(0, 1).float(), labels_BS.flatten(), ignore_index=IGNORE, reduction="sum")

@@ -22,7 +22,7 @@ def compile_blocks(part: Decoder) -> None:
     `fullgraph`, so that a break in the graph is an error and not a slow run.
     """
     for block in part.layers.values():
-        block.forward = torch.compile(block.forward, fullgraph=True)  # type: ignore[method-assign]
+        block.forward = torch.compile(block.forward, fullgraph=True)
 
 
 def compile_loss(loss: Loss) -> Loss:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -19,8 +20,46 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from engine.planner.plan import Mesh
 
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
-FSDP = "fsdp"
-"""Axis made of dp_shard and cp: the ranks over which weights are sharded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The mesh of all five axes, those of size 1 too, and what is derived from it.
+
+    `fsdp` is dp_shard and cp in one: the ranks over which weights are sharded. `sharding` is
+    what `fully_shard` takes: (fsdp), or (dp_replicate, fsdp) where the model has copies.
+    """
+
+    axes: DeviceMesh
+    fsdp: DeviceMesh
+    sharding: DeviceMesh
+
+    def rank_on(self, axis: str) -> int:
+        """This rank's place on an axis."""
+        return self.axes[axis].get_local_rank()
+
+    def size_of(self, axis: str) -> int:
+        """Ranks along an axis."""
+        return self.axes[axis].size()
+
+    @property
+    def data_rank(self) -> int:
+        """Which part of the data this rank reads: ranks that differ only in cp, tp or pp read the same."""
+        return self.rank_on("dp_replicate") * self.size_of("dp_shard") + self.rank_on("dp_shard")
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether this rank's tokens and loss enter sums over the world.
+
+        One of each tp group does, on the last pipeline rank, where the loss is.
+        """
+        return self.rank_on("tp") == 0 and self.rank_on("pp") == self.size_of("pp") - 1
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Sets the longest wait in a collective, for the world and every axis."""
+        groups = [None, self.fsdp.get_group(), *(self.axes[axis].get_group() for axis in AXES)]
+        for group in groups:
+            _set_pg_timeout(timedelta(seconds=timeout_s), group)
 
 
 def local_device(device_type: str) -> torch.device:
@@ -50,42 +89,18 @@ def process_group(device: torch.device, *, world_size: int, timeout_s: float) ->
         dist.init_process_group(backend, timeout=timeout, device_id=bound)
     else:
         assert world_size == 1, f"the plan is for {world_size} processes: start them with torchrun"
-        dist.init_process_group(
-            backend, store=dist.HashStore(), rank=0, world_size=1, timeout=timeout, device_id=bound
-        )
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout, device_id=bound)
     try:
         yield
     finally:
         dist.destroy_process_group()
 
 
-def build_mesh(degrees: Mesh, device_type: str) -> DeviceMesh:
-    """All five axes, those of size 1 too, and the axis `fsdp` of dp_shard and cp together."""
+def build_world(degrees: Mesh, device_type: str) -> World:
+    """Lays the ranks out on the axes; every process of the plan calls it at once."""
     sizes = tuple(getattr(degrees, axis) for axis in AXES)
-    mesh = init_device_mesh(device_type, sizes, mesh_dim_names=AXES)
-    mesh["dp_shard", "cp"]._flatten(FSDP)
-    return mesh
-
-
-def sharding_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    """What `fully_shard` gets: (fsdp), or (dp_replicate, fsdp) where the model has copies."""
-    return mesh["dp_replicate", FSDP] if mesh["dp_replicate"].size() > 1 else mesh[FSDP]
-
-
-def data_rank(mesh: DeviceMesh) -> int:
-    """Which part of the data this rank reads: ranks that differ only in cp, tp or pp read the same."""
-    return mesh["dp_replicate"].get_local_rank() * mesh["dp_shard"].size() + mesh["dp_shard"].get_local_rank()
-
-
-def counts_tokens(mesh: DeviceMesh) -> bool:
-    """Whether this rank's tokens and loss enter sums over the world: one rank of each tp and pp group does."""
-    return mesh["tp"].get_local_rank() == 0 and mesh["pp"].get_local_rank() == mesh["pp"].size() - 1
-
-
-def set_timeout(mesh: DeviceMesh, timeout_s: float) -> None:
-    """Sets the longest wait in a collective, for the world and every axis of the mesh."""
-    groups = [None, *(mesh[axis].get_group() for axis in (*AXES, FSDP))]
-    if mesh["dp_replicate"].size() > 1:
-        groups += sharding_mesh(mesh).get_all_groups()
-    for group in groups:
-        _set_pg_timeout(timedelta(seconds=timeout_s), group)
+    axes = init_device_mesh(device_type, sizes, mesh_dim_names=AXES)
+    fsdp = axes["dp_shard", "cp"]._flatten("fsdp")
+    sharding = DeviceMesh._concatenate([axes["dp_replicate"], fsdp]) if degrees.dp_replicate > 1 else fsdp
+    return World(axes=axes, fsdp=fsdp, sharding=sharding)
