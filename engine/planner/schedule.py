@@ -41,7 +41,7 @@ def takes_microbatches(schedule: ScheduleName, *, microbatches: int, pp: int, st
 
 def stage_indices(schedule: ScheduleName, *, pp_rank: int, pp: int, stages_a_rank: int) -> tuple[int, ...]:
     """The stages that one rank holds: every pp-th, or for V-shaped schedules one going down and one coming back."""
-    if schedule in V_SHAPED:
+    if schedule in V_SHAPED and pp > 1:
         assert stages_a_rank == 2, "rule P113 lets V-shaped schedules through only with two stages a rank"
         return pp_rank, 2 * pp - 1 - pp_rank
     return tuple(pp_rank + pp * turn for turn in range(stages_a_rank))

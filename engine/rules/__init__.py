@@ -81,7 +81,9 @@ def check(loaded: Loaded, *, cluster: Cluster | None = None) -> Report:
     for rule in RULES:
         if rule.needs != "plan":
             findings += _judge(rule, loaded, facts, cluster)
-    sound = not any(finding.severity == "error" and not finding.is_hardware for finding in findings)
+    sound = not loaded.broken and not any(
+        finding.severity == "error" and not finding.is_hardware for finding in findings
+    )
     plan: Plan | None = None
     if sound and facts.has("plan"):
         plan = facts.plan

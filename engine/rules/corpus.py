@@ -51,6 +51,7 @@ CORPUS_RULES: tuple[Rule, ...] = (
     Rule(
         id="D602",
         key="training.dataset_path",
+        also=("training.dataset",),
         broken=lambda f: (
             f.config.training.dataset in ("text", "jsonl")
             and f.config.training.dataset_path is None
@@ -82,9 +83,10 @@ CORPUS_RULES: tuple[Rule, ...] = (
     Rule(
         id="D605",
         key="validation.dataset",
+        also=("validation.enable",),
         broken=lambda f: f.config.validation.enable and f.config.validation.dataset is None,
         message="validation.enable needs validation.dataset",
-        fix="set it to stdlib, text or jsonl, or validation.enable to false",
+        fix="set validation.dataset to stdlib, text or jsonl, or validation.enable to false",
         edit=lambda _: {"validation.enable": False},
         why="validation reads text that training does not",
     ),
@@ -101,13 +103,14 @@ CORPUS_RULES: tuple[Rule, ...] = (
     Rule(
         id="D607",
         key="validation.dataset_path",
+        also=("validation.dataset",),
         broken=lambda f: (
             f.config.validation.enable
             and f.config.validation.dataset in ("text", "jsonl")
             and f.config.validation.dataset_path is None
         ),
         message="validation.dataset = {validation.dataset} needs validation.dataset_path",
-        fix="set it to a file or a folder, or validation.dataset to stdlib",
+        fix="set validation.dataset_path to a file or a folder, or validation.dataset to stdlib",
         edit=lambda _: _stdlib("validation.dataset"),
         why="only stdlib brings its own text",
     ),

@@ -132,12 +132,13 @@ FIT_RULES: tuple[Rule, ...] = (
     Rule(
         id="M501",
         key=SHARD,
+        also=("model.flavor",),
         needs="plan",
         broken=lambda f: f.plan.memory.static_bytes > f.plan.memory.capacity_bytes,
         message="{sum} = {total} GiB on one rank exceed the {capacity} GiB of {cluster.gpu.name}, before activations",
         fix="{way_out}",
         words=_fit_words,
-        edit=lambda f: _more_shards(f),
+        edit=_more_shards,
         why="what a rank keeps all through a step must fit its memory",
     ),
 )

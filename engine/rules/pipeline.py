@@ -25,10 +25,10 @@ def _suits(f: Facts, stages_a_rank: int) -> bool:
 
 
 def _legal_layers(f: Facts) -> list[int]:
-    """Values of layers_per_stage that give every rank as many stages as the schedule takes."""
+    """Least layers_per_stage for each number of stages that the schedule takes."""
     n_layers = f.known_shape.n_layers
-    counts = {size: -(-n_layers // size) for size in range(1, n_layers + 1)}
-    return [size for size, stages in counts.items() if stages % f.pp == 0 and _suits(f, stages // f.pp)]
+    sizes = {-(-n_layers // size): size for size in range(n_layers, 0, -1)}
+    return sorted(size for stages, size in sizes.items() if stages % f.pp == 0 and _suits(f, stages // f.pp))
 
 
 def _layers_way_out(f: Facts) -> dict[str, object]:
@@ -112,7 +112,7 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         fix="{way_out}",
         words=lambda f: _layers_way_out(f) | {"takes": _stages_a_rank(f)},
         edit=lambda _: {LAYERS: None},
-        why="GPipe and 1F1B run one stage a rank, V-shaped schedules one going down and one coming back",
+        why="schedules such as 1F1B run one stage a rank, V-shaped schedules one going down and one coming back",
     ),
     Rule(
         id="P115",
