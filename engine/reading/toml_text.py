@@ -31,6 +31,9 @@ def toml_value(value: Any) -> str:
     match value:
         case bool():
             return "true" if value else "false"
+        # Python refuses to print integers of thousands of digits in decimal.
+        case int() if value.bit_length() > 64:
+            return hex(value)
         case str():
             return f'"{"".join(_letter(letter) for letter in value)}"'
         case list() | tuple():

@@ -69,7 +69,8 @@ def unknown_key(key: str, origin: Origin) -> Unknown:
     section, name = _split(key)
     guess = _guess(key)
     place = f"in [{section}]" if section else "at the top level"
-    no_section = f"titan has no section [{section}]" if section and section not in sections() else ""
+    exists = not section or section in sections() or section in field_types()
+    no_section = "" if exists else f"titan has no section [{section}]"
     reason = "; ".join(part for part in (no_section, guess.reason) if part)
     message = f"unknown key {name} {place}" + (f": {reason}" if reason else "")
     return Unknown(_finding(key, message, guess.fix or _fix(key, guess, origin), origin), guess.meant)

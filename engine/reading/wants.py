@@ -154,7 +154,7 @@ def _read_toml(word: str) -> Any:
 
 
 def is_sound(value: Any) -> bool:
-    """Whether a value can be written as TOML: integers of 64 bits, text that is UTF-8; tomllib and a shell give others too."""
+    """Whether TOML can hold a value: integers of 64 bits, text in UTF-8. tomllib and shells hand over others too."""
     match value:
         case int():
             return value.bit_length() < 64

@@ -25,9 +25,6 @@ def complaint(key: str, value: Any, origin: Origin) -> tuple[str, str]:
 
 def shown(value: Any, width: int = 40) -> str:
     """A value as TOML writes it, cut to what fits in a line."""
-    # Python refuses to print integers of thousands of digits, which hexadecimal TOML can hold.
-    if isinstance(value, int) and value.bit_length() > 200:
-        return f"a number of {value.bit_length()} bits"
     text = toml_value(value)
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
@@ -40,8 +37,10 @@ def _what_is_given(wanted: Want, value: Any) -> str:
             return _which_number(wanted, value)
         case "":
             return "nothing is given"
-        case str() | list() | dict() if not is_sound(value):
-            return f"{shown(value)} holds bytes that are not UTF-8, or a number of more than 64 bits"
+        case str() if not is_sound(value):
+            return f"{shown(value)} holds bytes that are not UTF-8"
+        case list() | dict() if not is_sound(value):
+            return f"{shown(value)} holds a number of more than 64 bits"
         case str() if wanted.choices:
             return f"{shown(value)} is not one of the choices"
         case str():
