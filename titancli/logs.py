@@ -12,7 +12,7 @@ from pathlib import Path
 
 from engine.errors import TitanError
 from titancli import figures, report
-from titancli.failure import failures_of
+from titancli.monitor.failure import failures_of
 from titancli.monitor.follow import ENDED, Follower, Launcher, find_run, judge
 from titancli.rank_logs import TORCHRUN_LOG, bytes_of, rank_logs
 

@@ -147,9 +147,9 @@ def _run(loaded: Loaded, plan: Plan, run: Path, torchrun: Command) -> int:
 
 
 def _say_ending(ending: Ending, plan: Plan, run: Path, steps: int) -> None:
-    from titancli.failure import failures_of
     from titancli.launch.progress import quietly_say
     from titancli.launch.summary import failure_text, summary
+    from titancli.monitor.failure import failures_of
     from titancli.rank_logs import TORCHRUN_LOG, text_of
 
     if ending.exit_code in (EXIT_OK, EXIT_INTERRUPTED, EXIT_TERMINATED):

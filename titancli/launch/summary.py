@@ -57,7 +57,7 @@ def failure_text(failures: Sequence[Failure], run: Path, *, torchrun_tail: str) 
     logs = rank_logs(run).get(first.rank)
     if logs is not None:
         lines.append(f"  --> {logs.stderr}")
-    lines.append(f"  fix: mend what it says; all of it: titan logs {named(run)} --rank {first.rank}")
+    lines.append(f"  fix: {_way_out(first)}; its whole log: titan logs {named(run)} --rank {first.rank}")
     for other in others[:_MOST_SECONDARY]:
         kind = "secondary" if follows(other) else "also failed"
         message = (other.message.splitlines() or [""])[0]
@@ -78,6 +78,12 @@ def _message(failure: Failure) -> str:
     cut = [*lines[:_MOST_MESSAGE_LINES], *(["..."] if len(lines) > _MOST_MESSAGE_LINES else [])]
     head = cut[0] if failure.type == "TitanError" else f"{failure.type}: {cut[0]}".removesuffix(": ")
     return "\n".join((head, *(f"  {line}" for line in cut[1:])))
+
+
+def _way_out(failure: Failure) -> str:
+    if failure.type == "SIGKILL":
+        return "look for the out-of-memory killer in the system's log; a smaller training.local_batch_size takes less"
+    return "mend what it says"
 
 
 def _memory(state: RunState, plan: Plan, each: str) -> str:

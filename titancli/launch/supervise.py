@@ -47,8 +47,9 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # nohup asks for SIGHUP to be ignored, and that stays so.
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            # nohup asks for SIGHUP to be ignored, and that stays so. A shell that starts jobs in the
+            # background has SIGINT ignored too, but who sends one to a job means it.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 self._restore.callback(signal.signal, number, signal.signal(number, self._note))
         return self
 

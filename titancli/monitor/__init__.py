@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from titancli import report
+from titancli.monitor.failure import failures_of
 from titancli.monitor.follow import ENDED, Follower, Launcher, find_run, judge, read_config, read_plan
 from titancli.monitor.frame import Frame, frame
 from titancli.monitor.panels import line, panels
@@ -44,10 +45,13 @@ class _Watched:
         # The launcher is read first: when it has written how the run ended, all events are there to be read.
         launcher = Launcher.read(self._run)
         seen = self._follower.read()
+        state = judge(seen, launcher)
+        failures = failures_of(self._run, seen) if state == "failed" else []
         return frame(
             self._run.resolve().name,
             seen,
-            judge(seen, launcher),
+            state,
+            failure=failures[0] if failures else None,
             config=read_config(self._run),
             plan=seen.plan or read_plan(self._run),
             now=time.time(),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from titancli import figures
-from titancli.monitor.fold import Rank, RunState
+from titancli.monitor.fold import Failure, Rank, RunState
 from titancli.monitor.follow import ENDED, State, silence_s
 
 _ALMOST_FULL = 0.95
@@ -56,11 +56,16 @@ def frame(
     seen: RunState,
     state: State,
     *,
+    failure: Failure | None,
     config: Mapping[str, Any],
     plan: Mapping[str, Any],
     now: float,
 ) -> Frame:
-    """Puts a frame together; `config` and `plan` are the run folder's files as plain objects, empty where missing."""
+    """Puts a frame together.
+
+    `failure` is the cause of a failed run. `config` and `plan` are the run folder's files as
+    plain objects, empty where they are missing.
+    """
     steps = _table(config, "training").get("steps")
     rows = tuple(_row(seen.ranks.get(number, Rank(rank=number)), plan) for number in _numbers(seen, plan))
     return Frame(
@@ -71,7 +76,7 @@ def frame(
         seen=seen,
         ranks=rows,
         eta_s=None if state in ENDED else eta_s(seen, steps if isinstance(steps, int) else None),
-        alerts=_alerts(seen, state, rows, now),
+        alerts=_alerts(seen, state, failure, rows, now),
     )
 
 
@@ -124,9 +129,10 @@ def _link_pct(rank: Rank, gpu: object) -> float | None:
     return 100 * rank.link_bytes_per_s / known.nvlink_bytes_per_s
 
 
-def _alerts(seen: RunState, state: State, rows: tuple[dict[str, Any], ...], now: float) -> tuple[str, ...]:
+def _alerts(
+    seen: RunState, state: State, failure: Failure | None, rows: tuple[dict[str, Any], ...], now: float
+) -> tuple[str, ...]:
     alerts: list[str] = []
-    failure = seen.first_failure
     if failure is not None:
         first_line = (failure.message.splitlines() or [""])[0]
         alerts.append(f"rank {failure.rank} failed first: {failure.type}: {first_line}")
