@@ -16,7 +16,7 @@ from titancli.monitor.fold import RunState
 from titancli.monitor.frame import eta_s
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 _PHASES = {
     "": "starting processes",
@@ -121,15 +121,19 @@ class Lines:
 
 
 class Bar:
-    """A bar that moves, with loss, speed, memory and time left; refreshed by whoever calls `show`."""
+    """A bar that moves with its figures below; refreshed by whoever calls `show`, so that it needs no thread."""
 
     def __init__(self, steps: int) -> None:
+        from rich.live import Live
+
         self._steps = steps
         self._warned: set[str] = set()
-        self._progress, self._task = _rich_bar(steps)
+        self._progress = _rich_bar()
+        self._task = self._progress.add_task("", total=steps, doing=_PHASES[""])
+        self._live = Live(self._progress, console=self._progress.console, auto_refresh=False)
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self._live.start()
         return self
 
     def __exit__(
@@ -137,35 +141,43 @@ class Bar:
     ) -> None:
         del kind, value, trace
         try:
-            self._progress.stop()
+            self._live.stop()
         except OSError:
             report.lose(sys.stdout)
 
     def show(self, state: RunState) -> None:
-        """Draws the bar anew."""
+        """Draws bar and figures anew."""
+        from rich.console import Group
+        from rich.text import Text
+
         for warning in state.warnings:
             if warning not in self._warned:
                 self._warned.add(warning)
                 self.note(f"warning: {warning}")
-        if state.step is None:
-            figures_text = ""
-        else:
-            figures_text = (
-                f"loss {figures.loss(state.loss)} {figures.rate(state.tokens_per_s_per_gpu)} tok/s/GPU "
-                f"{figures.memory(used_bytes(state))} left {figures.duration(eta_s(state, self._steps))}"
-            )
+        self._progress.update(self._task, completed=state.step or 0, doing=doing(state))
         try:
-            self._progress.update(self._task, completed=state.step or 0, doing=doing(state), figures=figures_text)
-            self._progress.refresh()
+            self._live.update(Group(self._progress, Text(self._figures(state))), refresh=True)
         except OSError:
             report.lose(sys.stdout)
 
     def note(self, text: str) -> None:
         """Writes one line above the bar."""
         try:
-            self._progress.console.print(text)
+            self._live.console.print(text)
         except OSError:
             report.lose(sys.stdout)
+
+    def _figures(self, state: RunState) -> str:
+        if state.step is None:
+            return ""
+        return "  ".join(
+            (
+                f"  loss {figures.loss(state.loss)}",
+                f"{figures.rate(state.tokens_per_s_per_gpu)} tokens/s/GPU",
+                figures.memory(used_bytes(state)),
+                f"left {figures.duration(eta_s(state, self._steps))}",
+            )
+        )
 
 
 def quietly_say(text: str, *, tint: str = "") -> None:
@@ -176,19 +188,16 @@ def quietly_say(text: str, *, tint: str = "") -> None:
         report.lose(sys.stdout)
 
 
-def _rich_bar(steps: int) -> tuple[Progress, TaskID]:
+def _rich_bar() -> Progress:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-    from rich.table import Column
 
-    progress = Progress(
+    return Progress(
         SpinnerColumn(),
         TextColumn("{task.fields[doing]}", markup=False),
-        BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=6)),
+        BarColumn(bar_width=None),
         TextColumn("{task.completed:.0f}/{task.total:.0f}", markup=False),
-        TextColumn("{task.fields[figures]}", markup=False, table_column=Column(overflow="fold")),
         TimeElapsedColumn(),
         console=report.console(sys.stdout),
         auto_refresh=False,
         expand=True,
     )
-    return progress, progress.add_task("", total=steps, doing=_PHASES[""], figures="")
