@@ -16,7 +16,7 @@ _WORDS = (
     (r"Invalid statement", "this is no key", "write key = value, or [section]"),
     (r"Cannot overwrite a value|Duplicate inline table key .*", "the key is given twice", "keep one of the two"),
     (r"Cannot declare \('(.*)',?\) twice", r"[\1] is given twice", "put all its keys below one [header]"),
-    (r"Cannot mutate immutable namespace .*", "the table is given twice", "put all its keys in one place"),
+    (r"Cannot (?:mutate immutable|redefine) namespace .*", "the table is given twice", "put all its keys in one place"),
     (r"Expected '=' after a key.*", "there is no = after the key", "write key = value"),
     (
         r"Expected newline or end of document after a statement",
@@ -24,7 +24,7 @@ _WORDS = (
         "end the line there",
     ),
     (r"Expected '\]+' at the end of .*", "the header is not closed", "write [section]"),
-    (r"Illegal character '\\n'|Unterminated string|Expected \"['\"]{3}\".*", "the quotes are not closed", "close them"),
+    (r"Illegal character '\\n'|Unterminated string|Expected \"'+\"", "the quotes are not closed", "close them"),
     (r"Unescaped '\\' in a string", "a backslash in quotes needs another", "write \\\\, or use single quotes"),
     (r"Unclosed array", "the [ is not closed", "close it with ]"),
     (r"Unclosed inline table", "the { is not closed", "close it with }"),
