@@ -1,9 +1,8 @@
 """Every setting that a person can ask for, and whether it is in force.
 
 A setting is active, inactive with the reason, or rejected: never silently ignored. Knows which
-features this release builds and which keys do nothing beside which others. Does not judge
-whether values go together (rules/). `PLAIN` lists the keys that are no features but numbers and
-names, with the module that reads each, so that no key can be forgotten.
+features this release builds, which keys do nothing beside which others, and which module reads
+each key that does something. Does not judge whether values go together (rules/).
 """
 
 from __future__ import annotations
@@ -263,8 +262,69 @@ FEATURES: tuple[Feature, ...] = (
     ),
 )
 
-# Numbers and names, with the module that reads each.
-PLAIN: dict[str, str] = {}
+# Every key that this release does something with, beside the module that reads it: plain numbers
+# and names, and the features above that are built.
+READ_BY: dict[str, str] = {
+    key: module
+    for module, keys in {
+        "titancli/launch/run_folder.py": ("job.name", "job.dump_folder"),
+        "titancli/presets.py": ("job.description",),
+        "titancli/launch/__init__.py": ("launch.grace_seconds",),
+        "engine/hardware.py": (
+            "cluster.gpu",
+            "cluster.nodes",
+            "cluster.gpus_per_node",
+            "cluster.network_gbit_per_s_per_gpu",
+        ),
+        "engine/shapes.py": (
+            "model.name",
+            "model.flavor",
+            *(
+                f"model.shape.{name}"
+                for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "ffn_dim", "vocab_size")
+            ),
+            "model.shape.tie_embeddings",
+        ),
+        "engine/model/rope.py": ("model.shape.rope_theta",),
+        "engine/planner/plan.py": (
+            "parallelism.data_parallel_replicate_degree",
+            "parallelism.data_parallel_shard_degree",
+            "training.global_batch_size",
+        ),
+        "engine/build.py": (
+            "parallelism.fsdp_reshard_after_forward",
+            "training.seq_len",
+            "training.dtype",
+            "compile.enable",
+            "compile.components",
+        ),
+        "engine/parallel/shard.py": ("training.mixed_precision_param", "training.mixed_precision_reduce"),
+        "engine/loop.py": (
+            "training.steps",
+            "training.max_norm",
+            "metrics.log_freq",
+            "comm.init_timeout_seconds",
+            "comm.train_timeout_seconds",
+            "debug.seed",
+            "debug.deterministic",
+        ),
+        "engine/optim.py": tuple(
+            f"optimizer.{name}" for name in ("name", "lr", "weight_decay", "implementation", "beta1", "beta2", "eps")
+        ),
+        "engine/lr.py": tuple(
+            f"lr_scheduler.{name}" for name in ("warmup_steps", "decay_ratio", "decay_type", "min_lr_factor")
+        ),
+        "engine/data/loader.py": (
+            "training.dataset",
+            "training.dataset_path",
+            "data.shuffle",
+            "data.repeat",
+            "data.on_bad_line",
+        ),
+        "engine/data/tokenizer.py": ("data.tokenizer", "model.hf_assets_path"),
+    }.items()
+    for key in keys
+}
 
 
 def settings(f: Facts, findings: Sequence[Finding]) -> tuple[Setting, ...]:

@@ -8,6 +8,7 @@ not know time yet: those fields are None.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 from engine.config import Config, Parallelism
@@ -100,14 +101,15 @@ class Plan:
 def resolve_mesh(parallelism: Parallelism, world_size: int) -> Mesh | None:
     """The degrees with -1 filled in; None where their product cannot be the world size."""
     p = parallelism
-    fixed = (
-        p.data_parallel_replicate_degree
-        * p.context_parallel_degree
-        * p.tensor_parallel_degree
-        * p.pipeline_parallel_degree
+    others = (
+        p.data_parallel_replicate_degree,
+        p.context_parallel_degree,
+        p.tensor_parallel_degree,
+        p.pipeline_parallel_degree,
     )
-    if fixed < 1:
+    if min(others) < 1:
         return None
+    fixed = prod(others)
     shard = world_size // fixed if p.data_parallel_shard_degree == -1 else p.data_parallel_shard_degree
     if shard < 1 or fixed * shard != world_size:
         return None

@@ -59,10 +59,9 @@ def test_a_rule_is_silent_when_its_key_did_not_parse(base: Config, row: dict[str
 
 
 def test_a_rule_speaks_when_a_key_that_it_does_not_read_did_not_parse(base: Config, row: dict[str, Any]) -> None:
-    if BY_ID[row["rule"]].needs == "plan":
-        pytest.skip("a config with a key that did not parse has no plan")
     found = judged(with_values(base, row["edits"]), "job.description").findings
-    assert [finding.rule for finding in found] == [row["rule"]]
+    needs_plan = BY_ID[row["rule"]].needs == "plan"  # which a config with a key that did not parse does not get
+    assert [finding.rule for finding in found] == ([] if needs_plan else [row["rule"]])
 
 
 def test_every_rule_has_a_row() -> None:

@@ -1,0 +1,134 @@
+"""Schedules as numbers, held against the ones that torch builds."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.config import Parallelism, ScheduleName
+from engine.planner.schedule import (
+    SINGLE_STAGE,
+    V_SHAPED,
+    ZERO_BUBBLE,
+    split_layers,
+    stage_indices,
+    stages_of_a_rank,
+    takes_microbatches,
+)
+
+SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
+
+
+def torch_builds(schedule: ScheduleName, *, microbatches: int, pp: int, stages_a_rank: int) -> bool:
+    """Whether torch builds the schedule on every rank, communication of all stages laid out."""
+    from torch import nn
+    from torch.distributed.pipelining.schedules import get_schedule_class
+
+    count = pp * stages_a_rank
+    for rank in range(pp):
+        indices = stage_indices(schedule, pp_rank=rank, pp=pp, stages_a_rank=stages_a_rank)
+        stages = [
+            SimpleNamespace(
+                stage_index=index,
+                num_stages=count,
+                group_size=pp,
+                group_rank=rank,
+                group=None,
+                device="cpu",
+                is_first=index == 0,
+                is_last=index == count - 1,
+                has_backward=True,
+                submod=nn.Identity(),
+            )
+            for index in indices
+        ]
+        held: Any = stages[0] if schedule in SINGLE_STAGE else stages
+        try:
+            built = get_schedule_class(schedule)(held, microbatches, loss_fn=lambda output, _: output)
+        except ValueError:
+            return False
+        if schedule not in SINGLE_STAGE:
+            assert {built.stage_index_to_group_rank[index] for index in indices} == {rank}
+            built._prepare_schedule_with_comms(built.pipeline_order)  # raises where ranks would wait for each other
+    return True
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("pp", [2, 3, 4])
+def test_c06_microbatches_are_taken_exactly_where_torch_builds_the_schedule(schedule: ScheduleName, pp: int) -> None:
+    stages_a_rank = 1 if schedule in SINGLE_STAGE else 2
+    taken = [
+        count
+        for count in range(1, 17)
+        if takes_microbatches(schedule, microbatches=count, pp=pp, stages=pp * stages_a_rank)
+    ]
+    built = [
+        count
+        for count in range(1, 17)
+        if torch_builds(schedule, microbatches=count, pp=pp, stages_a_rank=stages_a_rank)
+    ]
+    assert taken == built
+
+
+def test_c06_interleaved_takes_what_the_case_lists() -> None:
+    taken = [m for m in range(1, 17) if takes_microbatches("Interleaved1F1B", microbatches=m, pp=4, stages=8)]
+    assert taken == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16]
+
+
+def test_zero_bubble_and_v_shaped_schedules_hold_several_stages() -> None:
+    assert V_SHAPED < ZERO_BUBBLE < set(SCHEDULES) - SINGLE_STAGE
+
+
+@pytest.mark.parametrize(
+    ("schedule", "indices"),
+    [
+        ("1F1B", [(0,), (1,), (2,)]),
+        ("Interleaved1F1B", [(0, 3), (1, 4), (2, 5)]),
+        ("ZBVZeroBubble", [(0, 5), (1, 4), (2, 3)]),
+    ],
+)
+def test_ranks_hold_stages_in_a_loop_or_a_v(schedule: ScheduleName, indices: list[tuple[int, ...]]) -> None:
+    each = len(indices[0])
+    assert [stage_indices(schedule, pp_rank=rank, pp=3, stages_a_rank=each) for rank in range(3)] == indices
+
+
+def parallelism(pp: int, schedule: ScheduleName = "1F1B", layers_per_stage: int | None = None) -> Parallelism:
+    return Parallelism(
+        pipeline_parallel_degree=pp,
+        pipeline_parallel_schedule=schedule,
+        pipeline_parallel_layers_per_stage=layers_per_stage,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_layers", "stages"),
+    [
+        (parallelism(4), 8, 1),
+        (parallelism(4, "Interleaved1F1B"), 8, 2),
+        (parallelism(4, "GPipe", 2), 8, 1),
+        (parallelism(4, "LoopedBFS", 1), 8, 2),
+        (parallelism(4, "1F1B", 3), 8, None),
+        (parallelism(16, "Interleaved1F1B", 2), 80, None),
+        (parallelism(1, "ZBVZeroBubble", 3), 8, 1),
+    ],
+)
+def test_stages_of_a_rank(settings: Parallelism, n_layers: int, stages: int | None) -> None:
+    assert stages_of_a_rank(settings, n_layers) == stages
+
+
+@given(n_layers=st.integers(1, 200), stages=st.integers(1, 64))
+def test_c04_a_split_holds_every_layer_once_in_order_and_is_even(n_layers: int, stages: int) -> None:
+    pieces = split_layers(n_layers, stages)
+    assert len(pieces) == stages
+    assert [layer for piece in pieces for layer in piece] == list(range(n_layers))
+    sizes = [len(piece) for piece in pieces]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_layers_that_do_not_divide_go_to_the_middle() -> None:
+    assert [len(piece) for piece in split_layers(30, 4)] == [7, 8, 8, 7]
+    assert [len(piece) for piece in split_layers(126, 16)] == [7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7]

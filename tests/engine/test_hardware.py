@@ -1,0 +1,117 @@
+"""Hardware: the table of GPUs, this machine, and clusters without `auto`."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.config import Cluster as ClusterConfig
+from engine.config import GpuName
+from engine.hardware import GIB, GPUS, Machine, _visible_order, cpu_gpu, kind_of, resolve_cluster, this_machine
+
+CPU = Machine(kind="cpu", gpu_names=(), gpu_memory_bytes=(), cpus=2, memory_bytes=16 * GIB)
+TWO_H200 = Machine(
+    kind="gpu", gpu_names=("NVIDIA H200",) * 2, gpu_memory_bytes=(143_771 << 20,) * 2, cpus=32, memory_bytes=256 * GIB
+)
+
+
+def test_the_table_has_every_gpu_that_a_config_can_name() -> None:
+    assert GPUS.keys() == set(GpuName.__args__) - {"cpu", "auto"}
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+def test_a_gpu_offers_a_little_less_than_its_name_says(gpu: object) -> None:
+    sizes = {"h100-80": 80, "h100-95": 96, "h100-96": 96, "h200": 141, "a100-40": 40, "a100-80": 80, "b200": 192,
+             "gb200": 192, "mi300x": 192}  # fmt: skip
+    assert sizes.keys() == GPUS.keys()
+    assert 0.92 * sizes[gpu.name] <= gpu.memory_bytes / GIB < sizes[gpu.name]
+
+
+def test_only_hopper_and_later_multiply_float8_and_only_blackwell_mxfp8() -> None:
+    assert {name for name, gpu in GPUS.items() if gpu.fp8_flops_per_s is None} == {"a100-40", "a100-80"}
+    assert {name for name, gpu in GPUS.items() if gpu.has_mxfp8} == {"b200", "gb200"}
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "kind"),
+    [
+        ("NVIDIA H100 80GB HBM3", 80, "h100-80"),
+        ("NVIDIA H100 PCIe", 80, "h100-80"),
+        ("NVIDIA H100 NVL", 94, "h100-96"),
+        ("NVIDIA A100-SXM4-40GB", 40, "a100-40"),
+        ("NVIDIA A100 80GB PCIe", 80, "a100-80"),
+        ("NVIDIA H200", 140, "h200"),
+        ("NVIDIA B200", 180, "b200"),
+        ("NVIDIA GB200", 184, "gb200"),
+        ("AMD Instinct MI300X", 192, "mi300x"),
+        ("NVIDIA L40S", 48, None),
+        ("NVIDIA GeForce RTX 4090", 24, None),
+    ],
+)
+def test_a_device_is_known_by_its_name_and_memory(name: str, gib: int, kind: str | None) -> None:
+    assert kind_of(name, gib * GIB) == kind
+
+
+@pytest.mark.parametrize(
+    ("visible", "order"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("2,0", [2, 0]),
+        (" 1 ", [1]),
+        ("GPU-b,0", [1, 0]),
+        ("1,9,0", [1]),
+        ("GPU-,0", []),
+        ("-1", []),
+    ],
+)
+def test_visible_devices_are_read_like_cuda_does(visible: str | None, order: list[int]) -> None:
+    assert _visible_order(visible, ["GPU-a", "GPU-b1", "GPU-c"]) == order
+
+
+def test_auto_is_what_this_machine_has() -> None:
+    cluster = resolve_cluster(ClusterConfig(), TWO_H200)
+    assert (cluster.gpu.name, cluster.nodes, cluster.gpus_per_node, cluster.world_size) == ("h200", 1, 2, 2)
+
+
+def test_auto_without_gpus_is_one_process_of_the_cpu() -> None:
+    cluster = resolve_cluster(ClusterConfig(), CPU)
+    assert (cluster.gpu.name, cluster.world_size, cluster.gpu.memory_bytes) == ("cpu", 1, 16 * GIB)
+
+
+def test_a_named_gpu_has_its_usual_node_wherever_titan_runs() -> None:
+    assert resolve_cluster(ClusterConfig(gpu="gb200", nodes=3), CPU).world_size == 12
+    assert resolve_cluster(ClusterConfig(gpu="h100-80"), TWO_H200).world_size == 8
+
+
+def test_a_named_gpu_does_not_look_at_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def looked() -> Machine:
+        raise AssertionError("looked at this machine")
+
+    monkeypatch.setattr("engine.hardware.this_machine", looked)
+    assert resolve_cluster(ClusterConfig(gpu="h100-80", gpus_per_node=4)).world_size == 4
+
+
+def test_a_gpu_that_the_table_does_not_have_is_named() -> None:
+    unknown = Machine(kind="gpu", gpu_names=("NVIDIA L40S",), gpu_memory_bytes=(48 * GIB,), cpus=2, memory_bytes=GIB)
+    with pytest.raises(LookupError, match="NVIDIA L40S"):
+        resolve_cluster(ClusterConfig(), unknown)
+
+
+def test_cpu_processes_share_the_memory() -> None:
+    assert resolve_cluster(ClusterConfig(gpu="cpu", gpus_per_node=4), CPU).gpu == cpu_gpu(16 * GIB, 4)
+    assert cpu_gpu(16 * GIB, 4).memory_bytes == 4 * GIB
+
+
+def test_a_given_network_goes_before_the_usual_one() -> None:
+    given = ClusterConfig(gpu="h100-80", network_gbit_per_s_per_gpu=50.0)
+    assert resolve_cluster(given, CPU).network_gbit_per_s_per_gpu == 50.0
+    assert resolve_cluster(ClusterConfig(gpu="a100-80"), CPU).network_gbit_per_s_per_gpu == 200.0
+    assert resolve_cluster(ClusterConfig(gpu="cpu"), CPU).network_gbit_per_s_per_gpu is None
+
+
+def test_this_machine_has_processors_and_memory() -> None:
+    here = this_machine()
+    assert here.cpus >= 1
+    assert here.memory_bytes > GIB // 4
+    assert len(here.gpu_names) == len(here.gpu_memory_bytes)
+    assert (here.kind == "gpu") == bool(here.gpu_names)
