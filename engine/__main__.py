@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from engine.errors import EXIT_CONFIG, TitanError
+from engine.errors import EXIT_CONFIG, EXIT_OK, TitanError
 from engine.loop import fit
 from engine.rules import check
 from engine.sources import load
@@ -52,7 +52,7 @@ def _share_cores() -> None:
 
 
 if __name__ == "__main__":
-    code = main()
+    code = main() or EXIT_OK
     sys.stdout.flush()
     sys.stderr.flush()
     # Everything is written. Taking the interpreter down as well aborts about one process in ten of torch 2.13 with

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
@@ -35,38 +36,37 @@ class GradientNorm:
 def gradient_norm(
     gradients: Sequence[Tensor], *, order: Order = 2, pipeline: dist.ProcessGroup | None = None
 ) -> GradientNorm:
-    """The norm over all ranks, on every rank, for plain, sharded and replicated gradients in any mix.
+    """The norm over all ranks, the same bits on every rank, for plain, sharded and replicated gradients in any mix.
 
-    Every element counts once: sums run over the axes a gradient is sharded on, not over those
-    it is replicated on; plain gradients are whole on every rank. `pipeline` is the group of
-    ranks that hold other layers. A NaN anywhere gives NaN (order 2) or infinity ("inf").
-    Nothing waits for the device.
+    Every element counts once: squares are summed over all axes of a gradient's mesh and divided
+    by its copies, so that a copy that went wrong on one rank is seen by all. Plain gradients are
+    whole on every rank. `pipeline` is the group of ranks that hold other layers. A NaN anywhere gives
+    NaN (order 2) or infinity ("inf"). Nothing waits for the device.
     """
-    locals_ = [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
+    locals_ = [_local(gradient) for gradient in gradients]
+    held = [local for local in locals_ if local.numel()]
     power = 2.0 if order == 2 else float("inf")
-    device = locals_[0].device
-    held = [index for index, local in enumerate(locals_) if local.numel()]
-    local_N = torch.zeros(len(locals_), dtype=torch.float64, device=device)
-    if held:
-        norms = torch._foreach_norm([locals_[index] for index in held], power, dtype=torch.float32)
-        local_N[torch.tensor(held)] = torch.stack(norms).double()
-    return GradientNorm(total=_over_ranks(gradients, local_N, order=order, pipeline=pipeline).float(), local_N=local_N)
+    found = iter(torch._foreach_norm(held, power, dtype=torch.float32) if held else ())
+    nothing = torch.zeros((), dtype=torch.float32, device=locals_[0].device)
+    norms = [next(found) if local.numel() else nothing for local in locals_]
+    total = _over_ranks(gradients, norms, order=order, pipeline=pipeline)
+    return GradientNorm(total=total.float(), local_N=torch.stack(norms))
 
 
 def _over_ranks(
-    gradients: Sequence[Tensor], local_N: Tensor, *, order: Order, pipeline: dist.ProcessGroup | None
+    gradients: Sequence[Tensor], norms: Sequence[Tensor], *, order: Order, pipeline: dist.ProcessGroup | None
 ) -> Tensor:
-    """Joins local norms: squares are summed, or the maximum taken, once for each set of axes that shard."""
+    """Joins local norms in float64, one small collective for each axis of each mesh."""
+    by_mesh: dict[tuple[dist.ProcessGroup, ...], dict[int, list[Tensor]]] = {}
+    for gradient, norm in zip(gradients, norms, strict=True):
+        groups, copies = _spread(gradient)
+        by_mesh.setdefault(groups, {}).setdefault(copies, []).append(norm)
     operation = dist.ReduceOp.SUM if order == 2 else dist.ReduceOp.MAX
-    # Reductions by maximum may drop a NaN, so it travels as infinity.
-    terms_N = local_N.square() if order == 2 else local_N.nan_to_num(nan=float("inf"), posinf=float("inf"))
-    join: Callable[[Tensor], Tensor] = torch.sum if order == 2 else torch.max
-    members: dict[tuple[dist.ProcessGroup, ...], list[int]] = {}
-    for index, gradient in enumerate(gradients):
-        members.setdefault(_sharding_groups(gradient), []).append(index)
+    join = torch.sum if order == 2 else torch.max
     joined: list[Tensor] = []
-    for groups, indices in members.items():
-        part = join(terms_N if len(members) == 1 else terms_N[indices])
+    for groups, by_copies in by_mesh.items():
+        parts = [join(_terms(some, order)) / (copies if order == 2 else 1) for copies, some in by_copies.items()]
+        part = join(torch.stack(parts))
         for group in groups:
             dist.all_reduce(part, op=operation, group=group)
         joined.append(part)
@@ -76,17 +76,21 @@ def _over_ranks(
     return total.sqrt() if order == 2 else total
 
 
-def _sharding_groups(gradient: Tensor) -> tuple[dist.ProcessGroup, ...]:
-    """The groups over which different ranks hold different elements of a gradient."""
+def _terms(norms: Sequence[Tensor], order: Order) -> Tensor:
+    """What is summed, or of which the largest is taken: a reduction may drop a NaN, so there it is infinite."""
+    norms_N = torch.stack(list(norms)).double()
+    return norms_N.square() if order == 2 else norms_N.nan_to_num(nan=float("inf"), posinf=float("inf"))
+
+
+def _spread(gradient: Tensor) -> tuple[tuple[dist.ProcessGroup, ...], int]:
+    """The groups of a gradient's mesh with more than one rank, and on how many ranks each element is."""
     if not isinstance(gradient, DTensor):
-        return ()
+        return (), 1
     assert not any(placement.is_partial() for placement in gradient.placements), "a gradient was not summed over ranks"
     mesh = gradient.device_mesh
-    return tuple(
-        mesh.get_group(dim)
-        for dim, placement in enumerate(gradient.placements)
-        if not isinstance(placement, Replicate) and mesh.size(dim) > 1
-    )
+    sizes = [mesh.size(axis) for axis in range(mesh.ndim)]
+    copies = prod(size for size, where in zip(sizes, gradient.placements, strict=True) if where.is_replicate())
+    return tuple(mesh.get_group(axis) for axis, size in enumerate(sizes) if size > 1), copies
 
 
 def clip_divisor(norm: Tensor, max_norm: float) -> Tensor:

@@ -1,0 +1,454 @@
+"""A run: the same numbers in every layout, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from gloo_pool import GlooPool, RankFailedError
+from synthetic import Rows, tiny
+
+import engine.loop
+from engine.build import Built, build
+from engine.data.loader import Batch
+from engine.events import event_file, read_new
+from engine.loop import fit, forward_backward
+from engine.planner.plan import plan
+
+ONE = {"parallelism__data_parallel_replicate_degree": 1, "parallelism__data_parallel_shard_degree": 1}
+LAYOUTS = {
+    "replicate_2": (2, 2, 1),
+    "replicate_4": (4, 4, 1),
+    "fsdp_2": (2, 1, 2),
+    "fsdp_4": (4, 1, 4),
+    "hsdp_2x2": (4, 2, 2),
+}
+
+
+def layout(processes: int, replicas: int, shards: int, **values: Any) -> dict[str, Any]:
+    """Arguments of `tiny` for a data-parallel layout."""
+    degrees = {
+        "parallelism__data_parallel_replicate_degree": replicas,
+        "parallelism__data_parallel_shard_degree": shards,
+    }
+    return {"processes": processes, **degrees, **values}
+
+
+def losses_and_norms(arguments: dict[str, Any]) -> list[tuple[float, float]]:
+    """Runs a whole fit on a rank; returns loss and gradient norm of each step."""
+    config = tiny(**arguments)
+    resolved = plan(config)
+    outcome = fit(config, resolved, source=Rows(config, resolved, data_rank=dist.get_rank()))
+    assert outcome.exit_code == 0
+    return [(step["loss"], step["grad_norm"]) for step in outcome.steps]
+
+
+@pytest.fixture(scope="module")
+def alone(gloo: GlooPool) -> Callable[..., list[tuple[float, float]]]:
+    """Figures of one process, computed once for each set of values."""
+    known: dict[str, list[tuple[float, float]]] = {}
+
+    def figures(**values: Any) -> list[tuple[float, float]]:
+        key = repr(sorted(values.items()))
+        if key not in known:
+            known[key] = gloo.run(1, losses_and_norms, arguments=layout(1, 1, 1, **values))[0]
+        return known[key]
+
+    return figures
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_layout_has_the_loss_and_gradient_norm_of_one_process(
+    name: str, optimizer: str, gloo: GlooPool, alone: Callable[..., list[tuple[float, float]]]
+) -> None:
+    values = {"optimizer__name": optimizer}
+    ranks = gloo.run(LAYOUTS[name][0], losses_and_norms, arguments=layout(*LAYOUTS[name], **values))
+    # float32 sums over other groups of rows; larger than their rounding, smaller than any wrong factor.
+    expected = torch.tensor(alone(**values), dtype=torch.float64)
+    for figures in ranks:
+        torch.testing.assert_close(torch.tensor(figures, dtype=torch.float64), expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("name", ["fsdp_2", "replicate_2", "hsdp_2x2"])
+def test_accumulation_has_the_figures_of_one_batch(
+    name: str, gloo: GlooPool, alone: Callable[..., list[tuple[float, float]]]
+) -> None:
+    ranks = gloo.run(LAYOUTS[name][0], losses_and_norms, arguments=layout(*LAYOUTS[name], training__local_batch_size=1))
+    expected = torch.tensor(alone(), dtype=torch.float64)
+    torch.testing.assert_close(torch.tensor(ranks[0], dtype=torch.float64), expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("name", ["fsdp_2", "hsdp_2x2"])
+def test_resharding_changes_no_figure(
+    name: str, gloo: GlooPool, alone: Callable[..., list[tuple[float, float]]]
+) -> None:
+    for policy in ("always", "never"):
+        values = layout(*LAYOUTS[name], parallelism__fsdp_reshard_after_forward=policy)
+        figures = gloo.run(LAYOUTS[name][0], losses_and_norms, arguments=values)[0]
+        torch.testing.assert_close(torch.tensor(figures), torch.tensor(alone()), rtol=1e-5, atol=0)
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("family", ["llama2", "qwen3"])
+def test_other_families_train_alike_in_two_layouts(
+    family: str, gloo: GlooPool, alone: Callable[..., list[tuple[float, float]]]
+) -> None:
+    values = {"model__name": family}
+    figures = gloo.run(2, losses_and_norms, arguments=layout(2, 1, 2, **values))[0]
+    torch.testing.assert_close(torch.tensor(figures), torch.tensor(alone(**values)), rtol=1e-5, atol=0)
+
+
+@pytest.mark.world
+def test_tied_embeddings_train_alike_in_two_layouts(
+    gloo: GlooPool, alone: Callable[..., list[tuple[float, float]]]
+) -> None:
+    values = {"model__shape__tie_embeddings": True}
+    figures = gloo.run(2, losses_and_norms, arguments=layout(2, 1, 2, **values))[0]
+    torch.testing.assert_close(torch.tensor(figures), torch.tensor(alone(**values)), rtol=1e-5, atol=0)
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("kernel", ["foreach", "for-loop"])
+def test_every_implementation_updates_alike(
+    kernel: str, gloo: GlooPool, alone: Callable[..., list[tuple[float, float]]]
+) -> None:
+    values = layout(2, 1, 2, optimizer__implementation=kernel)
+    figures = gloo.run(2, losses_and_norms, arguments=values)[0]
+    torch.testing.assert_close(torch.tensor(figures), torch.tensor(alone()), rtol=1e-5, atol=0)
+
+
+@pytest.mark.world
+def test_the_same_seed_gives_the_same_losses_bit_for_bit(gloo: GlooPool) -> None:
+    arguments = layout(2, 1, 2, training__mixed_precision_param="bfloat16")
+    first, second = (gloo.run(2, losses_and_norms, arguments=arguments) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.world
+def test_another_seed_gives_other_losses(gloo: GlooPool, alone: Callable[..., list[tuple[float, float]]]) -> None:
+    other = gloo.run(1, losses_and_norms, arguments=layout(1, 1, 1, debug__seed=1))[0]
+    assert other[0] != alone()[0]
+
+
+# ---- one denominator -------------------------------------------------------------------------
+
+
+def planted_step(sums: list[list[float]], tokens: list[list[int]], arguments: dict[str, Any]) -> float:
+    """Runs one step whose loss sums and valid tokens are those given, by rank and accumulation step."""
+    config = tiny(**arguments)
+    resolved = plan(config)
+    mine, counts = iter(sums[dist.get_rank()]), tokens[dist.get_rank()]
+
+    class Planted(Rows):
+        def batches(self, step: int) -> list[Batch] | None:
+            full = super().batches(step)
+            assert full is not None
+            for batch, count in zip(full, counts, strict=True):
+                batch.labels_BS[:] = -100
+                batch.labels_BS.flat[:count] = 1
+            return full
+
+    before = engine.loop.build
+
+    def build_with_planted_loss(*args: Any) -> Built:
+        built = before(*args)
+        # The real graph, its value replaced: the gradient has something to flow through.
+        object.__setattr__(built, "loss", lambda logits, _: logits.float().sum() * 0.0 + next(mine))
+        return built
+
+    engine.loop.build = build_with_planted_loss
+    try:
+        outcome = fit(config, resolved, source=Planted(config, resolved, data_rank=dist.get_rank()))
+    finally:
+        engine.loop.build = before
+    return float(outcome.steps[0]["loss"])
+
+
+@pytest.mark.world
+def test_c17_two_data_ranks_share_one_denominator(gloo: GlooPool) -> None:
+    arguments = layout(2, 1, 2, training__steps=1)
+    shown = gloo.run(2, planted_step, sums=[[8.0], [12.0]], tokens=[[1], [3]], arguments=arguments)
+    assert shown == [5.0, 5.0]
+
+
+@pytest.mark.world
+def test_c17_accumulation_steps_share_one_denominator(gloo: GlooPool) -> None:
+    arguments = layout(1, 1, 1, training__steps=1, training__local_batch_size=4)
+    assert gloo.run(1, planted_step, sums=[[2.0, 18.0]], tokens=[[2, 6]], arguments=arguments) == [2.5]
+
+
+def gradients(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The whole gradient of one step, gathered, as the optimizer would see it."""
+    config = tiny(**arguments)
+    resolved = plan(config)
+    built = build(config, resolved, torch.device("cpu"))
+    batches = Rows(config, resolved, data_rank=dist.get_rank()).batches(1)
+    assert batches is not None
+    valid = torch.tensor(sum(batch.valid_tokens for batch in batches))
+    dist.all_reduce(valid)
+    forward_backward(built, batches, valid.float())
+    return {name: weight.grad.full_tensor() for name, weight in built.weights.items()}  # type: ignore[union-attr]
+
+
+@pytest.mark.world
+@pytest.mark.parametrize(("name", "rows"), [("fsdp_2", 4), ("fsdp_2", 1), ("replicate_2", 2), ("hsdp_2x2", 1)])
+def test_c17_gradients_equal_those_of_all_tokens_in_one_batch(name: str, rows: int, gloo: GlooPool) -> None:
+    whole = gloo.run(1, gradients, arguments=layout(1, 1, 1))[0]
+    split = gloo.run(LAYOUTS[name][0], gradients, arguments=layout(*LAYOUTS[name], training__local_batch_size=rows))[0]
+    for weight, gradient in whole.items():
+        torch.testing.assert_close(split[weight], gradient, rtol=0, atol=1e-6, msg=weight)
+
+
+@pytest.mark.world
+def test_c19_accumulated_gradients_are_the_mean_over_all_tokens(gloo: GlooPool) -> None:
+    four = gloo.run(1, gradients, arguments=layout(1, 1, 1, training__local_batch_size=2))[0]
+    one = gloo.run(1, gradients, arguments=layout(1, 1, 1))[0]
+    for weight, gradient in one.items():
+        torch.testing.assert_close(four[weight], gradient, rtol=0, atol=1e-6, msg=weight)
+
+
+# ---- a bad step ------------------------------------------------------------------------------
+
+
+def plant_nan(arguments: dict[str, Any], folder: str, where: str, rank: int, step: int) -> dict[str, Any]:
+    """Makes one gradient of one rank NaN at one step; returns what the run said and the weights it left."""
+    config = tiny(**arguments)
+    resolved = plan(config)
+    seen: dict[str, Any] = {}
+    before = engine.loop.forward_backward
+    calls = 0
+
+    def planting(built: Built, batches: Any, denominator: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        seen["built"] = built
+        if calls == step:
+            seen["weights"] = {name: local(weight).clone() for name, weight in built.weights.items()}
+            seen["states"] = [
+                {key: local(value).clone() for key, value in state.items()} for state in built.optimizer.state.values()
+            ]
+        loss = before(built, batches, denominator)
+        if calls == step and dist.get_rank() == rank:
+            gradient = built.weights[where].grad
+            assert gradient is not None
+            local(gradient).view(-1)[0] = float("nan")
+        return loss
+
+    engine.loop.forward_backward = planting
+    try:
+        fit(config, resolved, run=Path(folder), source=Rows(config, resolved, data_rank=dist.get_rank()))
+    except RuntimeError as failure:
+        seen["message"] = str(failure)
+    finally:
+        engine.loop.forward_backward = before
+    built = seen["built"]
+    same_weights = all(torch.equal(seen["weights"][name], local(weight)) for name, weight in built.weights.items())
+    states = list(built.optimizer.state.values())
+    same_states = all(
+        torch.equal(old[key], local(new[key])) for old, new in zip(seen["states"], states, strict=True) for key in old
+    )
+    return {
+        "message": seen.get("message"),
+        "weights_unchanged": same_weights,
+        "states_unchanged": same_states,
+        "calls": calls,
+        "ended": read_new(event_file(Path(folder), dist.get_rank()))[0][-1],
+    }
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[no-any-return]
+
+
+BAD_WEIGHT = "layers.1.feed_forward.w3.weight"
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("log_freq", [1, 100])
+@pytest.mark.parametrize("kernel", ["fused", "foreach"])
+def test_c26_a_bad_step_stops_all_ranks_and_changes_nothing(
+    kernel: str, log_freq: int, gloo: GlooPool, tmp_path: Path
+) -> None:
+    arguments = layout(2, 1, 2, training__steps=10, metrics__log_freq=log_freq, optimizer__implementation=kernel)
+    ranks = gloo.run(2, plant_nan, arguments=arguments, folder=str(tmp_path), where=BAD_WEIGHT, rank=1, step=3)
+    for rank in ranks:
+        assert rank["weights_unchanged"]
+        assert rank["states_unchanged"]
+        assert rank["calls"] == (3 if log_freq == 1 else 4)
+        assert "step 3" in rank["message"]
+        assert "rank 1" in rank["message"]
+        assert BAD_WEIGHT in rank["message"]
+        ended = rank["ended"]
+        assert (ended["kind"], ended["exit_code"]) == ("run_ended", 1)
+        assert ended["first_failure"]["rank"] == 1
+        assert ended["first_failure"]["message"] == rank["message"]
+
+
+@pytest.mark.world
+def test_c26_a_bad_last_step_is_found_too(gloo: GlooPool, tmp_path: Path) -> None:
+    arguments = layout(2, 1, 2, training__steps=3)
+    ranks = gloo.run(2, plant_nan, arguments=arguments, folder=str(tmp_path), where="norm.weight", rank=0, step=3)
+    assert all("step 3" in rank["message"] and "norm.weight" in rank["message"] for rank in ranks)
+
+
+@pytest.mark.world
+def test_c26_a_bad_step_shows_no_figure(gloo: GlooPool, tmp_path: Path) -> None:
+    arguments = layout(2, 2, 1, training__steps=6)
+    gloo.run(2, plant_nan, arguments=arguments, folder=str(tmp_path), where=BAD_WEIGHT, rank=1, step=3)
+    steps = [event["step"] for event in read_new(event_file(tmp_path, 0))[0] if event["kind"] == "step"]
+    assert steps == [1, 2]
+
+
+# ---- how a run ends --------------------------------------------------------------------------
+
+
+def run_in(folder: str, arguments: dict[str, Any], signalled: int | None = None, at: int = 0) -> dict[str, Any]:
+    """A fit with events; rank 1 gets a signal while it fetches the data of step `at`."""
+    config = tiny(**arguments)
+    resolved = plan(config)
+
+    class Interrupting(Rows):
+        def batches(self, step: int) -> list[Batch] | None:
+            if signalled is not None and step == at and dist.get_rank() == 1:
+                os.kill(os.getpid(), signalled)
+            return super().batches(step)
+
+    source = Interrupting(config, resolved, data_rank=dist.get_rank(), ends_after=arguments.get("ends_after"))
+    outcome = fit(config, resolved, run=Path(folder), source=source)
+    return {"exit_code": outcome.exit_code, "last_step": outcome.last_step, "reason": outcome.reason}
+
+
+@pytest.mark.world
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 143), (signal.SIGHUP, 143), (signal.SIGINT, 130)]
+)
+def test_a_signal_to_one_rank_stops_all_at_the_same_step(
+    number: signal.Signals, code: int, gloo: GlooPool, tmp_path: Path
+) -> None:
+    arguments = layout(2, 1, 2, training__steps=50, metrics__log_freq=100)
+    ranks = gloo.run(2, run_in, folder=str(tmp_path), arguments=arguments, signalled=int(number), at=7)
+    assert [(rank["exit_code"], rank["last_step"]) for rank in ranks] == [(code, 7), (code, 7)]
+
+
+@pytest.mark.world
+def test_a_stopped_run_says_so_and_writes_its_last_step(gloo: GlooPool, tmp_path: Path) -> None:
+    arguments = layout(2, 1, 2, training__steps=50, metrics__log_freq=100)
+    gloo.run(2, run_in, folder=str(tmp_path), arguments=arguments, signalled=int(signal.SIGTERM), at=4)
+    events = read_new(event_file(tmp_path, 0))[0]
+    assert [event["step"] for event in events if event["kind"] == "step"] == [1, 4]
+    assert (events[-1]["kind"], events[-1]["exit_code"], events[-1]["first_failure"]) == ("run_ended", 143, None)
+
+
+@pytest.fixture(scope="module")
+def written(gloo: GlooPool, tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
+    """Events of both ranks of a good run."""
+    folder = tmp_path_factory.mktemp("run")
+    gloo.run(2, run_in, folder=str(folder), arguments=layout(2, 1, 2, training__steps=5, metrics__log_freq=2))
+    return [read_new(event_file(folder, rank))[0] for rank in range(2)]
+
+
+def test_steps_are_written_at_the_first_every_log_freq_and_the_last(written: list[list[dict[str, Any]]]) -> None:
+    assert [event["step"] for event in written[0] if event["kind"] == "step"] == [1, 2, 4, 5]
+
+
+def test_c25_every_rank_writes_the_same_loss_and_norm(written: list[list[dict[str, Any]]]) -> None:
+    figures = [
+        [(event["step"], event["loss"], event["grad_norm"]) for event in events if event["kind"] == "step"]
+        for events in written
+    ]
+    assert figures[0] == figures[1]
+
+
+def test_a_run_writes_its_phases_in_order(written: list[list[dict[str, Any]]]) -> None:
+    phases = [(event["name"], event["state"]) for event in written[0] if event["kind"] == "phase"]
+    assert phases == [("build", "begin"), ("build", "end"), ("train", "begin"), ("train", "end")]
+
+
+def test_only_rank_0_writes_the_plan(written: list[list[dict[str, Any]]]) -> None:
+    plans = [event["plan"] for events in written for event in events if event["kind"] == "run_started"]
+    assert plans[0]["world_size"] == 2
+    assert plans[1] is None
+
+
+def test_local_parameters_of_all_ranks_sum_to_the_model(written: list[list[dict[str, Any]]]) -> None:
+    started = [event for events in written for event in events if event["kind"] == "run_started"]
+    assert sum(event["local_parameters"] for event in started) == started[0]["plan"]["parameters"]
+
+
+def test_valid_tokens_are_told_from_slots(written: list[list[dict[str, Any]]]) -> None:
+    step = next(event for event in written[0] if event["kind"] == "step")
+    assert step["slots"] == 8 * 16
+    assert step["tokens"] == sum(16 - row * 2 % 16 for row in range(8))
+
+
+def test_figures_unknown_on_a_cpu_are_null(written: list[list[dict[str, Any]]]) -> None:
+    memory = next(event for event in written[1] if event["kind"] == "memory")
+    assert memory["active_bytes"] is None
+    assert memory["host_rss_bytes"] > 10_000_000
+    assert next(event["gpu"] for event in written[0] if event["kind"] == "run_started") is None
+
+
+@pytest.mark.world
+def test_data_that_ends_ends_the_run_well(gloo: GlooPool, tmp_path: Path) -> None:
+    ends = gloo.run(2, ends_after_two, folder=str(tmp_path))
+    assert ends == [("data ended after step 2", 0, 2)] * 2
+
+
+def ends_after_two(folder: str) -> tuple[str, int, int]:
+    """A fit whose source has two steps of five."""
+    config = tiny(**layout(2, 1, 2))
+    resolved = plan(config)
+    outcome = fit(
+        config, resolved, run=Path(folder), source=Rows(config, resolved, data_rank=dist.get_rank(), ends_after=2)
+    )
+    return outcome.reason, outcome.exit_code, outcome.last_step
+
+
+def fails_on_rank_1(folder: str) -> None:
+    """A fit whose data raises on one rank."""
+    config = tiny(**layout(2, 1, 2))
+    resolved = plan(config)
+
+    class Failing(Rows):
+        def batches(self, step: int) -> list[Batch] | None:
+            if step == 3 and dist.get_rank() == 1:
+                raise ValueError("boom-17")
+            return super().batches(step)
+
+    fit(config, resolved, run=Path(folder), source=Failing(config, resolved, data_rank=dist.get_rank()))
+
+
+@pytest.mark.world
+def test_a_rank_that_raises_names_itself_as_the_first_failure(gloo: GlooPool, tmp_path: Path) -> None:
+    with pytest.raises(RankFailedError, match="boom-17"):
+        gloo.run(2, fails_on_rank_1, folder=str(tmp_path))
+    ended = read_new(event_file(tmp_path, 1))[0][-1]
+    assert ended["exit_code"] == 1
+    assert (ended["first_failure"]["rank"], ended["first_failure"]["type"]) == (1, "ValueError")
+    assert ended["first_failure"]["message"] == "boom-17"
+
+
+def test_one_process_needs_no_launcher_and_no_run_folder() -> None:
+    config = tiny(training__steps=2)
+    resolved = plan(config)
+    outcome = fit(config, resolved, source=Rows(config, resolved, data_rank=0))
+    assert [step["step"] for step in outcome.steps] == [1, 2]
+    assert not dist.is_initialized()
+
+
+def test_determinism_is_put_back_after_a_run() -> None:
+    config = tiny(training__steps=1, debug__deterministic=True)
+    resolved = plan(config)
+    fit(config, resolved, source=Rows(config, resolved, data_rank=0))
+    assert not torch.are_deterministic_algorithms_enabled()
