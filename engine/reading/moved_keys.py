@@ -62,6 +62,7 @@ _ALWAYS = "remove it: titan always does so"
 _NOT_OFFERED = "remove it: titan does not offer this"
 _FOLDER = "remove it: everything of a run is kept in its run folder"
 _TERMINAL = "remove it: colours follow the terminal and NO_COLOR"
+_NO_EXPERTS = "remove it: the model families here have no experts"
 _LAYERS = "set parallelism.pipeline_parallel_layers_per_stage, or leave the split to titan"
 _CONVERTERS = "remove it, and set quantize.dense.float8.enable or quantize.dense.mx.enable"
 
@@ -96,8 +97,8 @@ DROPPED: Final[dict[str, str]] = {
     "parallelism.pipeline_parallel_last_stage_less_layers": _LAYERS,
     "parallelism.pipeline_parallel_schedule_csv": "remove it, and choose parallelism.pipeline_parallel_schedule",
     "experimental.pipeline_parallel_schedule_csv": "remove it, and choose parallelism.pipeline_parallel_schedule",
-    "parallelism.expert_parallel_degree": "remove it: the model families here have no experts",
-    "parallelism.expert_tensor_parallel_degree": "remove it: the model families here have no experts",
+    "parallelism.expert_parallel_degree": _NO_EXPERTS,
+    "parallelism.expert_tensor_parallel_degree": _NO_EXPERTS,
     "experimental.custom_import": _NOT_OFFERED,
     "experimental.custom_args_module": _NOT_OFFERED,
     "checkpoint.interval_type": "remove it, and give checkpoint.interval in steps",
@@ -109,11 +110,25 @@ DROPPED: Final[dict[str, str]] = {
     "checkpoint.exclude_from_loading": _NOT_OFFERED,
     "checkpoint.enable_first_step_checkpoint": _NOT_OFFERED,
     "checkpoint.load_only": _NOT_OFFERED,
+    "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns": _NOT_OFFERED,
+    "activation_checkpoint.early_stop": _NOT_OFFERED,
+    "activation_checkpoint.preserve_rng_state": _ALWAYS,
+    "activation_checkpoint.determinism_check": _NOT_OFFERED,
+    "activation_checkpoint.debug": _NOT_OFFERED,
+    "activation_checkpoint.visualize_memory_budget_pareto": _NOT_OFFERED,
     "compile.backend": "remove it: the backend is TorchInductor",
     "comm.trace_buf_size": _NOT_OFFERED,
     "comm.save_traces_folder": _FOLDER,
+    "comm.save_traces_file_prefix": _FOLDER,
+    "comm.mode": _NOT_OFFERED,
     "float8.precompute_float8_dynamic_scale_for_fsdp": "remove it: it follows enable_fsdp_float8_all_gather",
     "float8.force_recompute_fp8_weight_in_bwd": _NOT_OFFERED,
+    "float8.moe_fqns_prototype": _NO_EXPERTS,
+    "float8.moe_fqns": _NO_EXPERTS,
+    "mx.moe_fqns_prototype": _NO_EXPERTS,
+    "mx.moe_fqns": _NO_EXPERTS,
+    "mx.mxfp8_dim1_cast_kernel_choice": "remove it: the kernel follows recipe_name",
+    "mx.use_fp8_dim1_cast_triton_kernel": "remove it: the kernel follows recipe_name",
     "validation.local_batch_size": "remove it: validation uses training.local_batch_size",
     "validation.seq_len": "remove it: validation uses training.seq_len",
 }
@@ -122,7 +137,8 @@ DROPPED: Final[dict[str, str]] = {
 DROPPED_SECTIONS: Final[dict[str, str]] = {
     "memory_estimation": "remove it: `titan validate` predicts the memory",
     "fault_tolerance": "remove it, and see checkpoint and launch.max_restarts",
-    "quantize.grouped_mm": "remove it: the model families here have no experts",
+    "liger_kernel": "remove it, and set training.loss_chunks to hold less of the logits",
+    "quantize.grouped_mm": _NO_EXPERTS,
 }
 """Whole sections without a counterpart."""
 

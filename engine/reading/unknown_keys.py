@@ -136,8 +136,12 @@ def _old(key: str) -> _Guess | None:
     key = f"{section}.{name}"
     if key in MOVED:
         return _Guess(f"it is now {MOVED[key]}", (MOVED[key],), note=NOTES.get(key, ""))
-    if key in DROPPED:
-        return _Guess("titan has no such setting", (), DROPPED[key])
+    # The sections of low precision had three names; what was dropped from one was dropped from all.
+    home = MOVED_SECTIONS.get(section, section)
+    names = [key, *(f"{old}.{name}" for old, new in MOVED_SECTIONS.items() if new == home)]
+    dropped = next((old for old in names if old in DROPPED), None)
+    if dropped:
+        return _Guess("titan has no such setting", (), DROPPED[dropped])
     new = f"{MOVED_SECTIONS[section]}.{plain(name)}" if section in MOVED_SECTIONS else ""
     exact = [known for known in field_types() if _plain_key(known) == _plain_key(new)] if new else []
     if exact:

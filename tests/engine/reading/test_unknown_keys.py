@@ -4,8 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.keys import field_types
-from engine.reading.moved_keys import ALIASES, DROPPED, DROPPED_SECTIONS, MOVED, MOVED_SECTIONS, NOTES
 from engine.reading.origins import Origin
 from engine.reading.unknown_keys import dotted, sections, unknown_key, unknown_table, variable
 
@@ -178,35 +176,6 @@ def test_a_section_that_is_no_more_is_one_finding():
 
 def test_a_section_that_moved_is_renamed_at_once():
     assert table("quantize.linear.float8", "enable", "recipe_name")[0][3] == "rename it to [quantize.dense.float8]"
-
-
-@pytest.mark.parametrize("key", [*MOVED, *DROPPED, *ALIASES])
-def test_no_old_or_foreign_name_is_a_key_of_titan(key):
-    assert key not in field_types()
-
-
-@pytest.mark.parametrize("key", [*MOVED.values(), *ALIASES.values()])
-def test_every_new_name_is_a_key_of_titan(key):
-    assert key in field_types()
-
-
-def test_sections_that_moved_lead_to_sections():
-    assert set(MOVED_SECTIONS.values()) <= sections().keys()
-    assert not (MOVED_SECTIONS.keys() | DROPPED_SECTIONS.keys()) & sections().keys()
-
-
-def test_every_note_belongs_to_a_key_that_moved():
-    assert NOTES.keys() <= MOVED.keys()
-
-
-@pytest.mark.parametrize("key", MOVED)
-def test_a_key_that_moved_is_told_its_new_name(key):
-    assert MOVED[key] in unknown_key(key, FILE).finding.message
-
-
-def test_aliases_are_not_hidden_by_names_of_other_keys():
-    names = {key.rpartition(".")[2].replace("_", "") for key in field_types()}
-    assert not {alias for alias in ALIASES if alias.replace("_", "") in names}
 
 
 @pytest.mark.parametrize(
