@@ -143,7 +143,7 @@ def test_an_unknown_variable_is_a_finding(read):
 
 
 def test_two_variables_for_one_key_are_a_finding(read):
-    loaded = read(None, TITAN_TRAINING__STEPS="3", TITAN_TRAINING__steps="4")
+    loaded = read(None, TITAN_TRAINING__steps="4", TITAN_TRAINING__STEPS="3")
     (finding,) = loaded.findings
     assert finding.message == "TITAN_TRAINING__steps and TITAN_TRAINING__STEPS set the same key"
     assert "training.steps" in loaded.broken
