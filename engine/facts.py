@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd, lcm
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from engine.config import Config, Float8, Mx, Section
+from engine.config import Config, Float8, Mx
 from engine.hardware import Cluster, resolve_cluster
 from engine.planner.plan import Mesh, Plan, plan, resolve_local_batch, resolve_mesh
 from engine.planner.schedule import split_layers, stages_of_a_rank
@@ -50,30 +50,6 @@ def neighbours(value: int, step: int) -> list[int]:
     """The multiples of `step` just below and above `value`, without 0."""
     below = value // step * step
     return [near for near in (below, below + step) if near]
-
-
-class _Watched:
-    """A section that notes in `reads` which dotted keys are read from it."""
-
-    def __init__(self, section: Section, prefix: str, reads: set[str]) -> None:
-        self._section, self._prefix, self._reads = section, prefix, reads
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._section, name)
-        if isinstance(value, Section):
-            return _Watched(value, f"{self._prefix}{name}.", self._reads)
-        self._reads.add(self._prefix + name)
-        return value
-
-    def model_dump(self) -> dict[str, Any]:
-        """The whole section as a plain table: every key of it counts as read."""
-        values = {name: getattr(self, name) for name in type(self._section).model_fields}
-        return {name: value.model_dump() if isinstance(value, _Watched) else value for name, value in values.items()}
-
-
-def watched(config: Config, reads: set[str]) -> Config:
-    """A stand-in for `config` that adds every dotted key that is read from it to `reads`."""
-    return cast(Config, _Watched(config, "", reads))
 
 
 class Facts:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.errors import Finding, exit_code
-from engine.facts import Facts, watched
+from engine.facts import Facts
 from engine.features import Setting, settings
 from engine.hardware import Cluster
 from engine.planner.plan import Plan
@@ -22,6 +22,7 @@ from engine.rules.pipeline import PIPELINE_RULES
 from engine.rules.precision import PRECISION_RULES
 from engine.rules.row import Rule
 from engine.rules.training import TRAINING_RULES
+from engine.rules.watch import watched
 from engine.sources import Loaded, locate
 
 __all__ = ["RULES", "Report", "Rule", "check"]

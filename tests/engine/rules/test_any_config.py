@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from hypothesis import HealthCheck, assume, event, given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.config import Config
 from engine.facts import Facts
-from engine.hardware import GPUS, Cluster
+from engine.hardware import GPUS, Cluster, Gpu
 from engine.keys import field_types, with_values
 from engine.rules import RULES, check
 from engine.shapes import parameter_count
@@ -66,6 +67,16 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "validation.dataset": st.sampled_from([None, "stdlib", "text", "books"]),
 }
 GPU = st.sampled_from(list(GPUS.values()))
+CLOSE = {
+    "model.shape.n_layers",
+    "model.shape.ffn_dim",
+    "training.seq_len",
+    "training.local_batch_size",
+    "training.global_batch_size",
+    "parallelism.context_parallel_method",
+    "quantize.dense.float8.enable",
+    "quantize.dense.float8.filter_fqns",
+}
 
 
 @st.composite
@@ -78,20 +89,46 @@ def edits(draw: st.DrawFn) -> dict[str, Any]:
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
     """One to three nodes of up to eight GPUs."""
-    nodes, each = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 4, 6, 8]))
-    return Cluster(gpu=draw(GPU), nodes=nodes, gpus_per_node=each, network_gbit_per_s_per_gpu=None)
+    return cluster_of(draw(GPU), draw(st.sampled_from([1, 2, 4, 6, 8])), nodes=draw(st.integers(1, 3)))
+
+
+def cluster_of(gpu: Gpu, gpus_per_node: int, *, nodes: int = 1) -> Cluster:
+    return Cluster(gpu=gpu, nodes=nodes, gpus_per_node=gpus_per_node, network_gbit_per_s_per_gpu=None)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[dict[str, Any], Cluster]:
+    """Degrees whose product is the cluster, with keys that matter to pipelines and low precision beside them."""
+    degrees = {
+        f"parallelism.{axis}_parallel_degree": draw(st.sampled_from(values))
+        for axis, values in {"tensor": [1, 2, 4], "context": [1, 1, 2, 4], "pipeline": [1, 2, 3, 4]}.items()
+    }
+    degrees["parallelism.data_parallel_replicate_degree"] = draw(st.sampled_from([1, 1, 2]))
+    close = {
+        key: draw(VALUES[key])
+        for key in VALUES
+        if draw(st.booleans())
+        and (key.startswith("parallelism.pipeline_parallel_") or key in CLOSE)
+        and key not in degrees
+    }
+    world = prod(degrees.values()) * draw(st.integers(1, 3))
+    return {"compile.enable": draw(st.booleans()), **close, **degrees}, cluster_of(draw(GPU), world)
+
+
+CASES = st.one_of(st.tuples(edits(), clusters()), layouts())
 
 
 def loaded(config: Config, *broken: str) -> Loaded:
     return Loaded(config=config, origins={}, findings=(), broken=frozenset(broken), stem="titan")
 
 
-ANY = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ANY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @ANY
-@given(edits=edits(), cluster=clusters())
-def test_what_passes_resolves_to_a_whole_plan(edits: dict[str, Any], cluster: Cluster) -> None:
+@given(case=CASES)
+def test_what_passes_resolves_to_a_whole_plan(case: tuple[dict[str, Any], Cluster]) -> None:
+    edits, cluster = case
     config = with_values(Config(), edits)
     report = check(loaded(config), cluster=cluster)
     if report.exit_code == 2:
@@ -115,8 +152,9 @@ def test_what_passes_resolves_to_a_whole_plan(edits: dict[str, Any], cluster: Cl
 
 
 @ANY
-@given(edits=edits(), cluster=clusters())
-def test_every_finding_can_be_said_and_its_edit_ends_it(edits: dict[str, Any], cluster: Cluster) -> None:
+@given(case=CASES)
+def test_every_finding_can_be_said_and_its_edit_ends_it(case: tuple[dict[str, Any], Cluster]) -> None:
+    edits, cluster = case
     config = with_values(Config(), edits)
     by_id = {rule.id: rule for rule in RULES}
     for finding in check(loaded(config), cluster=cluster).findings:
@@ -131,8 +169,9 @@ def test_every_finding_can_be_said_and_its_edit_ends_it(edits: dict[str, Any], c
 
 
 @ANY
-@given(edits=edits(), cluster=clusters(), key=st.sampled_from(sorted(field_types())))
-def test_a_key_that_did_not_parse_only_silences(edits: dict[str, Any], cluster: Cluster, key: str) -> None:
+@given(case=CASES, key=st.sampled_from(sorted(field_types())))
+def test_a_key_that_did_not_parse_only_silences(case: tuple[dict[str, Any], Cluster], key: str) -> None:
+    edits, cluster = case
     config = with_values(Config(), edits)
     whole = {finding.rule for finding in check(loaded(config), cluster=cluster).findings}
     assume(whole)
