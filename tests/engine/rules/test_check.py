@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,10 +141,7 @@ def test_the_json_of_a_sound_config_holds_the_plan(judge_text: Callable[..., Rep
 @pytest.mark.parametrize("name", preset_names())
 def test_a_preset_is_checked_in_under_30_ms(name: str) -> None:
     loaded = load(preset=name, environ={})
-    check(loaded)
-    began = time.perf_counter()
-    check(loaded)
-    assert time.perf_counter() - began < 0.03
+    assert min(timeit.repeat(lambda: check(loaded), number=1, repeat=5)) < 0.03
 
 
 def test_facts_are_worked_out_once() -> None:
