@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 # The class is public only as the parent of a public one, in every typer from 0.15 on.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-_BROKEN_PIPE = 141
+# What the parser itself ends with where nobody reads its output any more.
+_BROKEN_PIPE = 1
 _DOTTED = re.compile(r"--[\w-]+\.[\w.-]+(=.*)?", re.DOTALL)
 _TAKES_CONFIG = ("launch", "validate")
 _KEYS = "Any key of the config can be given as a flag: --section.key VALUE, --section.key=VALUE, --no-section.key."

@@ -16,7 +16,11 @@ from titancli.monitor.fold import Failure, RunState, follows
 from titancli.rank_logs import TORCHRUN_LOG, RankLogs, rank_logs, text_of
 
 _REPORTED = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)")
-_LAST_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure))(?:: (?P<message>.*))?$")
+# torch puts the rank in front of an error that nobody caught.
+# torch puts the rank in front of an error that nobody caught.
+_LAST_LINE = re.compile(
+    r"^(?:\[rank\d+\]: )?(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure))(?:: (?P<message>.*))?$"
+)
 _TAIL_BYTES = 64 * 1024
 
 

@@ -1,0 +1,101 @@
+"""This machine against the config's hardware."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engine.hardware import GIB, GPUS, Machine
+from engine.sources import Flag, Loaded, load
+from titancli.launch.here import compare
+
+CPU = Machine(kind="cpu", gpu_names=(), gpu_memory_bytes=(), cpus=2, memory_bytes=16 * GIB)
+H200_BYTES = int(140.4 * GIB)
+
+
+def machine(*cards: tuple[str, float]) -> Machine:
+    names, sizes = zip(*cards, strict=True)
+    return replace(CPU, kind="gpu", gpu_names=names, gpu_memory_bytes=tuple(int(gib * GIB) for gib in sizes))
+
+
+def config(**flags: str) -> Loaded:
+    keys = {f"cluster.{name}": value for name, value in flags.items()}
+    return load(environ={}, flags=[Flag(key, value, f"--{key}") for key, value in keys.items()])
+
+
+H200S = machine(*[("NVIDIA H200", 140.4)] * 8)
+H100S = machine(*[("NVIDIA H100 80GB HBM3", 79.6)] * 8)
+
+
+def test_same_card_says_nothing() -> None:
+    compared = compare(config(gpu="h200", gpus_per_node="8"), H200S)
+    assert (compared.findings, compared.cluster) == ((), None)
+
+
+def test_larger_card_passes_with_a_warning_and_is_planned_for() -> None:
+    compared = compare(config(gpu="h100-80", gpus_per_node="8"), H200S)
+    assert [(finding.rule, finding.severity) for finding in compared.findings] == [("H806", "warning")]
+    assert compared.cluster is not None
+    assert (compared.cluster.gpu, compared.cluster.world_size) == (GPUS["h200"], 8)
+
+
+def test_smaller_card_is_refused_with_both_sizes() -> None:
+    (wrong,) = compare(config(gpu="h200", gpus_per_node="8"), H100S).findings
+    assert (wrong.rule, wrong.severity, wrong.key) == ("H805", "error", "cluster.gpu")
+    assert wrong.message == (
+        "this run is made for h200, and this machine's h100-80 has 79.1 GiB of memory instead of 140 GiB"
+    )
+
+
+def test_card_that_lacks_float8_is_refused_whatever_its_size() -> None:
+    (wrong,) = compare(config(gpu="h100-80", gpus_per_node="1"), machine(("NVIDIA A100-SXM4-80GB", 80.0))).findings
+    assert "no float8" in wrong.message
+
+
+def test_one_weak_card_among_strong_ones_is_found() -> None:
+    mixed = machine(("NVIDIA H200", 140.4), ("NVIDIA H100 80GB HBM3", 79.6))
+    assert [f.rule for f in compare(config(gpu="h200", gpus_per_node="2"), mixed).findings] == ["H805"]
+    assert compare(config(gpu="h200", gpus_per_node="1"), mixed).findings == ()
+
+
+def test_two_names_of_one_card_are_the_same() -> None:
+    ninety_six = machine(*[("NVIDIA H100", 95.6)] * 8)
+    assert compare(config(gpu="h100-95", gpus_per_node="8"), ninety_six).findings == ()
+
+
+def test_card_that_the_table_lacks_is_named() -> None:
+    (wrong,) = compare(config(gpu="h100-80", gpus_per_node="1"), machine(("NVIDIA L40S", 45.0))).findings
+    assert (wrong.rule, "NVIDIA L40S" in wrong.message) == ("H804", True)
+
+
+def test_fewer_gpus_than_asked_for() -> None:
+    (wrong,) = compare(config(gpu="h100-80", gpus_per_node="8"), machine(("NVIDIA H100 80GB HBM3", 79.6))).findings
+    assert wrong.rule == "H803"
+    assert wrong.message == "this run needs 8 x h100-80, and this machine has 1 x h100-80"
+    assert "set cluster.gpus_per_node = 1" in wrong.fix
+
+
+def test_several_nodes_are_more_than_one_machine() -> None:
+    (wrong,) = compare(config(gpu="h100-80", gpus_per_node="8", nodes="4"), H100S).findings
+    assert wrong.rule == "H802"
+    assert "32 x h100-80 (4 nodes of 8)" in wrong.message
+    (wrong,) = compare(config(gpu="cpu", nodes="2"), CPU).findings
+    assert (wrong.rule, wrong.is_hardware, wrong.severity) == ("H802", True, "error")
+
+
+def test_no_gpu_says_what_is_here_and_what_to_do() -> None:
+    (wrong,) = compare(config(gpu="h100-80", gpus_per_node="8"), CPU).findings
+    assert wrong.message == ("this run needs 8 x h100-80, and this machine has no GPU (2 CPUs, 16.0 GiB of memory)")
+    assert "titan launch --preset quickstart" in wrong.fix
+
+
+@pytest.mark.parametrize(("processes", "rules"), [("2", []), ("3", ["H807"])])
+def test_more_processes_than_cpus_are_only_slow(processes: str, rules: list[str]) -> None:
+    findings = compare(config(gpu="cpu", gpus_per_node=processes), CPU).findings
+    assert [finding.rule for finding in findings] == rules
+    assert all(finding.severity == "warning" for finding in findings)
+
+
+def test_cpu_run_needs_no_gpu_even_where_there_are_some() -> None:
+    assert compare(config(gpu="cpu", gpus_per_node="2"), H100S).findings == ()

@@ -1,0 +1,245 @@
+"""Real runs of two processes: shown, ended, and how each end is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import psutil
+import pytest
+
+from titancli.launch.progress import Lines
+from titancli.launch.summary import failure_text
+from titancli.launch.supervise import supervise
+from titancli.launch.torchrun import command
+from titancli.monitor.failure import failures_of
+from titancli.monitor.follow import Follower
+
+pytestmark = pytest.mark.world
+LONG = ("launch", "--preset", "quickstart", "--training.steps", "100000", "--metrics.log_freq", "1", "--name", "x")
+
+Started = Callable[..., subprocess.Popen[str]]
+
+
+def of_run(run: Path) -> list[psutil.Process]:
+    """Every living process that has this run folder in its command."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = process.info["cmdline"] or []
+        if str(run) in words and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def wait_until(true: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to pass in time"
+        time.sleep(0.05)
+
+
+def has_stepped(run: Path) -> bool:
+    return Follower(run).read().step is not None
+
+
+@pytest.fixture
+def started(titan_command: tuple[str, ...], tmp_path: Path) -> Iterator[Started]:
+    """Starts a long run named x and waits for its first step."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*titan_command, *LONG, *words],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        wait_until(lambda: has_stepped(tmp_path / "runs" / "x") or process.poll() is not None)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+    for left in of_run(tmp_path / "runs" / "x"):
+        left.kill()
+
+
+def test_finished_run_ends_with_a_summary(finished_run: tuple[Path, Any]) -> None:
+    _, launched = finished_run
+    assert launched.code == 0, launched.err
+    lines = launched.out.splitlines()
+    assert lines[0] == "done: llama3 debugmodel on 2 processes on cpu, FSDP 2"
+    assert lines[2:4] == ["starting processes", "building the model"]
+    head, loss, speed, memory, folder, following = lines[-6:]
+    assert head.startswith("done: 6 of 6 steps in ")
+    assert loss.startswith("  loss         5.6")
+    assert speed.endswith(" tokens/s a process (median without step 1)")
+    assert "weights, gradients and optimizer by plan: 15.8 MiB" in memory
+    assert folder == "  run folder   runs/done"
+    assert following == "  next         titan monitor done; titan logs done"
+
+
+def test_c44_variables_of_an_outer_launcher_are_said_to_be_left_out(finished_run: tuple[Path, Any]) -> None:
+    _, launched = finished_run
+    assert launched.err == "not handed to the workers: MASTER_ADDR, RANK, WORLD_SIZE of another launcher\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by a signal")],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_c42_signal_ends_all_processes_with_its_code(
+    started: Started, tmp_path: Path, number: signal.Signals, code: int, word: str
+) -> None:
+    process = started()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=40)
+    assert (process.returncode, err) == (code, "")
+    assert f"\n{word}: " in out
+    assert of_run(tmp_path / "runs" / "x") == []
+
+
+def test_c42_killed_launcher_leaves_no_worker(started: Started, tmp_path: Path) -> None:
+    process = started()
+    assert len(of_run(tmp_path / "runs" / "x")) == 3
+    process.kill()
+    wait_until(lambda: of_run(tmp_path / "runs" / "x") == [], seconds=10)
+
+
+def test_c41_killed_worker_is_the_first_failure_and_its_peer_secondary(started: Started, tmp_path: Path) -> None:
+    process = started()
+    run = tmp_path / "runs" / "x"
+    victim = Follower(run).read().ranks[1].pid
+    wait_until(lambda: 1 in Follower(run).read().ranks)
+    os.kill(victim or Follower(run).read().ranks[1].pid or 0, signal.SIGKILL)
+    _, err = process.communicate(timeout=40)
+    assert process.returncode == 1
+    assert "error[R202]: rank 1 failed first: SIGKILL: " in err
+    assert "attempt_0/1/stderr.log" in err
+    assert "secondary: rank 0: " in err
+    assert of_run(run) == []
+
+
+BOOM = """\
+import os, sys, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+if os.environ["RANK"] == "1":
+    time.sleep(1)
+    raise ValueError("boom-17")
+dist.barrier()
+"""
+
+
+def test_c41_worker_that_raises_is_named_with_type_text_and_log(tmp_path: Path) -> None:
+    run = tmp_path / "x"
+    (run / "logs").mkdir(parents=True)
+    script = tmp_path / "boom.py"
+    script.write_text(BOOM, "utf-8")
+    torchrun = command(run, processes=2, threads=1, grace_s=30.0, environ=os.environ)
+    torchrun = replace(torchrun, words=(*torchrun.words[:-3], str(script)))
+    ending = supervise(torchrun, run, grace_s=30.0, display=lambda: Lines(10))
+    text = failure_text(failures_of(run, ending.state), run, torchrun_tail="")
+    assert (ending.exit_code, ending.seconds < 30) == (1, True)
+    assert text.startswith("error[R202]: rank 1 failed first: ValueError: boom-17\n  --> ")
+    assert "attempt_0/1/stderr.log\n" in text
+    assert "\nsecondary: rank 0: " in text
+    assert len(text.splitlines()) < 20
+
+
+def test_c42_worker_that_ignores_signals_is_killed_after_the_grace(tmp_path: Path) -> None:
+    run = tmp_path / "x"
+    (run / "logs").mkdir(parents=True)
+    script = tmp_path / "deaf.py"
+    script.write_text(
+        "import signal, time, pathlib, sys\n"
+        "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)\n"
+        "pathlib.Path(sys.argv[1]).touch()\n"
+        "time.sleep(600)\n",
+        "utf-8",
+    )
+    ready = tmp_path / "ready"
+    starter = (
+        "import os, sys\n"
+        "from dataclasses import replace\n"
+        "from pathlib import Path\n"
+        "from titancli.launch.progress import Lines\n"
+        "from titancli.launch.supervise import supervise\n"
+        "from titancli.launch.torchrun import command\n"
+        "run, script, ready = Path(sys.argv[1]), sys.argv[2], sys.argv[3]\n"
+        "made = command(run, processes=1, threads=1, grace_s=60.0, environ=os.environ)\n"
+        "made = replace(made, words=(*made.words[:-3], script, ready))\n"
+        "sys.exit(supervise(made, run, grace_s=1.0, display=lambda: Lines(10)).exit_code)\n"
+    )
+    words = [sys.executable, "-c", starter, str(run), str(script), str(ready)]
+    launcher = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    wait_until(ready.exists)
+    began_s = time.monotonic()
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.wait(timeout=30) == 130
+    assert time.monotonic() - began_s < 15
+    assert [p for p in psutil.process_iter(["cmdline"]) if str(script) in (p.info["cmdline"] or [])] == []
+
+
+def test_bar_moves_in_a_terminal_of_60_columns_and_ctrl_c_ends_it(
+    titan_command: tuple[str, ...], tmp_path: Path
+) -> None:
+    # A folder called like the library, in the folder that titan is started from, must not be taken for it.
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "__init__.py").write_text("raise SystemExit('the wrong engine')\n", "utf-8")
+    environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    terminal = pexpect.spawn(
+        titan_command[0],
+        [*titan_command[1:], *LONG],
+        cwd=str(tmp_path),
+        env=environ | {"TERM": "xterm-256color"},
+        dimensions=(24, 60),
+        encoding="utf-8",
+        timeout=60,
+    )
+    terminal.expect("starting processes")
+    terminal.expect(r"training .*/100000")
+    terminal.expect(r"loss \d+\.\d{4}  [\d,]+ tokens/s/GPU  \d+ MiB  left ")
+    terminal.sendintr()
+    terminal.expect("stopping; Ctrl-C again kills at once")
+    terminal.expect("interrupted: ")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 130
+    assert of_run(tmp_path / "runs" / "x") == []
+
+
+def test_c44_usual_port_in_use_is_no_hindrance(titan: Callable[..., Any]) -> None:
+    with socket.socket() as usual:
+        usual.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            usual.bind(("127.0.0.1", 29500))
+            usual.listen()
+        except OSError:
+            pass  # somebody else holds it: just as good
+        words = ("--training.steps", "1", "--lr_scheduler.warmup_steps", "0")
+        ran = titan("launch", "--preset", "quickstart", *words, NO_COLOR="1")
+    assert ran.code == 0, ran.err
+
+
+def test_mistake_that_only_the_workers_find_keeps_its_form_and_code(titan: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"text": "fine"}\n{"text": \n', "utf-8")
+    (tmp_path / "data.toml").write_text('[training]\ndataset = "jsonl"\ndataset_path = "data.jsonl"\n', "utf-8")
+    ran = titan("launch", "data.toml", "--preset", "quickstart")
+    assert ran.code == 2
+    assert "failed first: error[D" in ran.err
+    assert "Traceback" not in ran.err

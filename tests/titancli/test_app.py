@@ -1,0 +1,138 @@
+"""The command line itself: mistakes in it, what it imports, how fast it answers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CONFIGLESS = ("presets", "monitor", "logs")
+EVERY_COMMAND = (
+    ("--help",),
+    ("--version",),
+    ("launch", "--help"),
+    ("presets",),
+    ("presets", "--json"),
+    ("validate", "--preset", "3d-405b"),
+    ("validate", "--preset", "3d-405b", "--json"),
+    ("launch", "--preset", "quickstart", "--dry-run"),
+    ("launch", "--preset", "3d-405b"),
+    ("monitor", "--once"),
+    ("monitor", "--json"),
+    ("logs",),
+)
+
+
+def test_wrong_command_names_the_nearest(titan: Callable[..., Any]) -> None:
+    ran = titan("lanch", "--preset", "quickstart")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "error[U101]: there is no command lanch\n  fix: write launch\n"
+
+
+def test_wrong_command_with_no_near_one_lists_all(titan: Callable[..., Any]) -> None:
+    assert "use one of launch, validate, presets, monitor, logs" in titan("zzzz").err
+
+
+def test_wrong_flag_names_the_nearest(titan: Callable[..., Any]) -> None:
+    ran = titan("launch", "--dryrun")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "error[U102]: titan launch has no flag --dryrun\n  fix: write --dry-run\n"
+
+
+@pytest.mark.parametrize(
+    "words", [("logs", "--rank", "x"), ("presets", "extra"), ("validate", "--preset"), ("launch", "a.toml", "b.toml")]
+)
+def test_wrong_use_is_one_finding_and_exit_2(titan: Callable[..., Any], words: tuple[str, ...]) -> None:
+    ran = titan(*words)
+    assert ran.code == 2
+    assert ran.err.startswith("error[U105]: ")
+    assert f"fix: see titan {words[0]} --help" in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("command", CONFIGLESS)
+def test_command_without_config_refuses_keys(titan: Callable[..., Any], command: str) -> None:
+    ran = titan(command, "--training.steps", "4")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        f"error[U104]: titan {command} takes no config, so --training.steps means nothing to it\n"
+        "  fix: leave --training.steps out\n"
+    )
+
+
+def test_usage_errors_with_json_leave_stdout_empty(titan: Callable[..., Any]) -> None:
+    ran = titan("presets", "--json", "--nonsense")
+    assert (ran.code, ran.out) == (2, "")
+
+
+def test_without_words_it_helps(titan: Callable[..., Any]) -> None:
+    ran = titan()
+    assert ran.code == 0
+    assert all(f"  {command}" in ran.out for command in ("launch", "validate", "presets", "monitor", "logs"))
+
+
+def test_version_is_that_of_the_package(titan: Callable[..., Any]) -> None:
+    from importlib.metadata import version
+
+    assert titan("--version").out == f"titan {version('titan-train')}\n"
+
+
+def test_no_command_of_a_later_release_is_offered(titan: Callable[..., Any]) -> None:
+    text = titan("--help").out
+    assert not [word for word in ("init", "explain-config", "compare", "doctor", "import") if f"  {word}" in text]
+
+
+def test_reader_that_goes_away_is_no_error(titan_command: tuple[str, ...], tmp_path: Path) -> None:
+    ran = subprocess.Popen(
+        [*titan_command, "validate", "--preset", "3d-405b"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert ran.stdout is not None
+    assert ran.stderr is not None
+    ran.stdout.close()
+    assert ran.stderr.read() == ""
+    assert ran.wait(timeout=30) == 1
+    ran.stderr.close()
+
+
+@pytest.mark.parametrize("words", EVERY_COMMAND, ids=" ".join)
+def test_no_command_imports_torch(words: tuple[str, ...], finished_run: tuple[Path, Any]) -> None:
+    code = (
+        f"import sys; sys.argv = ['titan', *{list(words)!r}]\n"
+        "from titancli.app import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'engine.model', 'engine.build', 'engine.loop'} & set(sys.modules)\n"
+        "print('imported:', sorted(heavy), file=sys.stderr)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd=finished_run[0].parents[1], check=True
+    )
+    assert ran.stderr.endswith("imported: []\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "limit_s"),
+    [
+        (("--help",), 0.3),
+        (("presets",), 0.3),
+        (("validate", "--preset", "3d-405b"), 0.8),
+        (("launch", "--preset", "3d-405b"), 2.0),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_answers_quickly(titan: Callable[..., Any], words: tuple[str, ...], limit_s: float) -> None:
+    def seconds() -> float:
+        began_s = time.perf_counter()
+        titan(*words)
+        return time.perf_counter() - began_s
+
+    # The best of several: what else a shared machine does is not titan's time.
+    assert min(seconds() for _ in range(5)) < limit_s

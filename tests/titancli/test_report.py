@@ -1,0 +1,127 @@
+"""How findings and plans look."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from engine.errors import Finding
+from engine.rules import check
+from engine.sources import Flag, load
+from titancli import report
+
+
+def finding(**more: object) -> Finding:
+    values: dict[str, object] = {
+        "rule": "P101",
+        "severity": "error",
+        "key": "training.seq_len",
+        "message": "it is wrong",
+        "fix": "make it right",
+    }
+    return Finding(**(values | more))  # type: ignore[arg-type]
+
+
+def said(*findings: Finding) -> str:
+    stream = io.StringIO()
+    report.say_findings(findings, stream)
+    return stream.getvalue()
+
+
+def test_finding_shows_the_line_it_points_at(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[training]\n  seq_len = 7  # odd\n", "utf-8")
+    assert said(finding(file=str(file), line=2)) == (
+        f"error[P101]: it is wrong\n  --> {file}:2  training.seq_len\n   | seq_len = 7  # odd\n  fix: make it right\n"
+    )
+
+
+def test_finding_in_a_preset_shows_its_line_wherever_titan_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (wrong,) = check(load(preset="quickstart", flags=[Flag("training.steps", "2", "--training.steps")])).findings
+    assert wrong.file == "presets/quickstart.toml"
+    assert "   | warmup_steps = 10" in said(wrong)
+
+
+def test_file_of_the_user_that_is_called_like_a_preset_is_not_mistaken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "quickstart.toml").write_text("[training]\n" * 80, "utf-8")
+    (wrong,) = check(load(preset="quickstart", flags=[Flag("training.steps", "2", "--training.steps")])).findings
+    assert "   | warmup_steps = 10" in said(wrong)
+
+
+def test_finding_of_a_flag_shows_no_line() -> None:
+    assert said(finding(source="flag --training.seq_len")).splitlines()[1] == (
+        "  --> flag --training.seq_len  training.seq_len"
+    )
+
+
+@pytest.mark.parametrize("line", [1, 99])
+def test_finding_of_a_file_that_is_gone_or_shorter_is_still_told(tmp_path: Path, line: int) -> None:
+    assert "it is wrong" in said(finding(file=str(tmp_path / "gone.toml"), line=line))
+
+
+def test_plan_fits_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    checked = check(load(preset="3d-405b"))
+    assert checked.plan is not None
+    stream = _Screen()
+    report.say_plan(checked.plan, checked.settings, stream)
+    # A dotted key, behind its state, is never cut.
+    too_long = [line for line in stream.getvalue().splitlines() if len(line) > 60]
+    assert [line for line in too_long if len(line.split()) > 2] == []
+
+
+def test_small_model_has_its_memory_in_mib_and_no_zeros() -> None:
+    checked = check(load(preset="quickstart"))
+    assert checked.plan is not None
+    stream = io.StringIO()
+    report.say_plan(checked.plan, checked.settings, stream)
+    assert "memory of one rank, in MiB" in stream.getvalue()
+    assert "0.00" not in stream.getvalue()
+
+
+def test_many_equal_pipeline_ranks_share_a_row() -> None:
+    flags = {
+        "cluster.nodes": "126",
+        "cluster.gpus_per_node": "8",
+        "parallelism.pipeline_parallel_degree": "126",
+        "parallelism.data_parallel_shard_degree": "1",
+        "parallelism.pipeline_parallel_schedule": "GPipe",
+        "training.local_batch_size": "4",
+    }
+    checked = check(load(preset="3d-405b", flags=[Flag(key, value, f"--{key}") for key, value in flags.items()]))
+    assert checked.plan is not None, checked.findings
+    stream = io.StringIO()
+    report.say_plan(checked.plan, checked.settings, stream)
+    rows = [line.split() for line in stream.getvalue().splitlines() if " each" in line and "-" in line]
+    assert [row[0] for row in rows] == ["1-124"]
+
+
+class _Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colour_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert report.takes_colour(_Screen())
+    assert not report.takes_colour(io.StringIO())
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_colour_can_be_declined(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(name, value)
+    assert not report.takes_colour(_Screen())

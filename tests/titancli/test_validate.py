@@ -1,0 +1,97 @@
+"""`titan validate` from outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.sources import preset_names
+
+THREE_MISTAKES = """\
+[train]
+seqlen = 4096
+
+[training]
+steps = "8"
+warmup-steps = 3
+"""
+
+
+@pytest.fixture
+def mistaken(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(THREE_MISTAKES, "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_c52_every_preset_is_sound(titan: Callable[..., Any], preset: str) -> None:
+    ran = titan("validate", "--preset", preset)
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.endswith(f"ok: {preset} is sound\n")
+
+
+def test_c49_three_mistakes_are_one_report_with_lines(titan: Callable[..., Any], mistaken: Path) -> None:
+    ran = titan("validate", mistaken.name)
+    assert (ran.code, ran.out) == (2, "")
+    places = [line for line in ran.err.splitlines() if line.startswith("  --> ")]
+    assert [place.split()[1] for place in places] == ["run.toml:2", "run.toml:5", "run.toml:6"]
+    assert '   | steps = "8"' in ran.err
+    assert ran.err.endswith("run: 3 errors\n")
+
+
+def test_json_is_all_that_stands_on_stdout(titan: Callable[..., Any], mistaken: Path) -> None:
+    ran = titan("validate", mistaken.name, "--json")
+    told = json.loads(ran.out)
+    assert (ran.code, ran.err) == (2, "")
+    assert (told["ok"], told["plan"], len(told["findings"])) == (False, None, 3)
+    assert {"rule", "severity", "key", "message", "fix", "file", "line"} <= told["findings"][0].keys()
+
+
+def test_json_of_a_sound_config_holds_the_plan(titan: Callable[..., Any]) -> None:
+    told = json.loads(titan("validate", "--preset", "3d-405b", "--json").out)
+    plan = told["plan"]
+    assert told["ok"] is True
+    assert plan["mesh"] == {"pp": 8, "dp_replicate": 1, "dp_shard": 8, "cp": 1, "tp": 8}
+    assert sum(stage["parameters"] for stage in plan["stages"]) == plan["parameters"] == 405_853_388_800
+    assert (plan["time"], plan["tokens_per_s_per_gpu"], plan["memory"]["peak_bytes"]) == (None, None, None)
+    assert {"key": "parallelism.tensor_parallel_degree", "state": "inactive", "reason": "not built yet"} in [
+        {name: setting[name] for name in ("key", "state", "reason")} for setting in told["settings"]
+    ]
+
+
+def test_config_that_does_not_fit_keeps_its_plan_and_exits_3(titan: Callable[..., Any]) -> None:
+    words = ("--preset", "fsdp-8b", "--model.flavor", "405B")
+    told = titan("validate", *words, "--json")
+    assert told.code == 3
+    assert json.loads(told.out)["ok"] is False
+    assert json.loads(told.out)["plan"]["memory"]["fits"] is False
+    shown = titan("validate", *words)
+    assert shown.code == 3
+    assert "does not fit" in " ".join(shown.out.split())
+    assert "error[M501]" in shown.err
+
+
+def test_without_a_config_it_says_what_to_give(titan: Callable[..., Any]) -> None:
+    ran = titan("validate", "--json")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        "error[U103]: titan validate needs a config: a TOML file, or a preset\n"
+        "  fix: give a path, or --preset with one of 2d-70b, 3d-405b, 4d-405b-long, fsdp-8b, quickstart\n"
+    )
+
+
+def test_file_goes_over_the_preset_and_a_flag_over_both(titan: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "more.toml").write_text("[training]\nseq_len = 256\nlocal_batch_size = 4\n", "utf-8")
+    words = ("more.toml", "--preset", "quickstart", "--training.local_batch_size=2", "--json")
+    plan = json.loads(titan("validate", *words).out)["plan"]
+    assert (plan["tokens_per_step"], plan["local_batch_size"]) == (256 * 2 * 2, 2)
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_plan_says_that_speed_is_not_known(titan: Callable[..., Any], preset: str) -> None:
+    assert "tokens/s/GPU  n/a (no model of time yet)" in titan("validate", "--preset", preset).out
