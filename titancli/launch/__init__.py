@@ -6,6 +6,7 @@ folder, and only then the first process.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import EXIT_CONFIG, EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, Finding
+from engine.errors import EXIT_CONFIG, EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, EXIT_TERMINATED, Finding
 from engine.sources import Flag, Loaded, locate
 from titancli import report
 from titancli.validate import load_config
@@ -140,8 +141,15 @@ def _run(loaded: Loaded, plan: Plan, run: Path, torchrun: Command) -> int:
     model = f"{loaded.config.model.name} {loaded.config.model.flavor}"
     quietly_say(f"{run.name}: {model} on {report.devices(plan.gpu, plan.world_size)}, {report.layout(plan)}")
     quietly_say(f"  {steps} steps of {plan.tokens_per_step:,} tokens; run folder {run}", tint="faint")
-    ending = supervise(torchrun, run, grace_s=loaded.config.launch.grace_seconds, display=lambda: display(steps))
-    replace(Launcher.this_process(), exit_code=ending.exit_code).write(run)
+    try:
+        ending = supervise(torchrun, run, grace_s=loaded.config.launch.grace_seconds, display=lambda: display(steps))
+    except OSError as trouble:
+        message = f"the processes of {run} cannot be started: {(trouble.strerror or str(trouble)).lower()}"
+        report.say_findings([report.error("R203", message, "mend that, and launch again")])
+        return EXIT_RUN_FAILED
+    # Where even this little does not fit the disk any more, the events still tell how the run ended.
+    with contextlib.suppress(OSError):
+        replace(Launcher.this_process(), exit_code=ending.exit_code).write(run)
     _say_ending(ending, plan, run, steps)
     return ending.exit_code
 

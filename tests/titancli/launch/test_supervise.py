@@ -161,7 +161,8 @@ def test_c41_worker_that_raises_is_named_with_type_text_and_log(tmp_path: Path) 
     assert len(text.splitlines()) < 20
 
 
-def test_c42_worker_that_ignores_signals_is_killed_after_the_grace(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("grace_s", "interrupts"), [("1.0", 1), ("60.0", 2)], ids=["grace", "second-ctrl-c"])
+def test_c42_worker_that_ignores_signals_is_killed(tmp_path: Path, grace_s: str, interrupts: int) -> None:
     run = tmp_path / "x"
     (run / "logs").mkdir(parents=True)
     script = tmp_path / "deaf.py"
@@ -183,13 +184,15 @@ def test_c42_worker_that_ignores_signals_is_killed_after_the_grace(tmp_path: Pat
         "run, script, ready = Path(sys.argv[1]), sys.argv[2], sys.argv[3]\n"
         "made = command(run, processes=1, threads=1, grace_s=60.0, environ=os.environ)\n"
         "made = replace(made, words=(*made.words[:-3], script, ready))\n"
-        "sys.exit(supervise(made, run, grace_s=1.0, display=lambda: Lines(10)).exit_code)\n"
+        "sys.exit(supervise(made, run, grace_s=float(sys.argv[4]), display=lambda: Lines(10)).exit_code)\n"
     )
-    words = [sys.executable, "-c", starter, str(run), str(script), str(ready)]
+    words = [sys.executable, "-c", starter, str(run), str(script), str(ready), grace_s]
     launcher = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     wait_until(ready.exists)
     began_s = time.monotonic()
-    launcher.send_signal(signal.SIGINT)
+    for _ in range(interrupts):
+        launcher.send_signal(signal.SIGINT)
+        time.sleep(0.3)
     assert launcher.wait(timeout=30) == 130
     assert time.monotonic() - began_s < 15
     assert [p for p in psutil.process_iter(["cmdline"]) if str(script) in (p.info["cmdline"] or [])] == []
@@ -243,3 +246,20 @@ def test_mistake_that_only_the_workers_find_keeps_its_form_and_code(titan: Calla
     assert ran.code == 2
     assert "failed first: error[D" in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_run_goes_on_where_nobody_reads_its_output_any_more(titan_command: tuple[str, ...], tmp_path: Path) -> None:
+    words = ("launch", "--preset", "quickstart", "--training.steps", "1", "--lr_scheduler.warmup_steps", "0")
+    ran = subprocess.Popen(
+        [*titan_command, *words, "--name", "x"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert ran.stdout is not None
+    assert ran.stderr is not None
+    ran.stdout.close()
+    assert (ran.stderr.read(), ran.wait(timeout=60)) == ("", 0)
+    ran.stderr.close()
+    assert Follower(tmp_path / "runs" / "x").read().step == 1

@@ -1,0 +1,79 @@
+"""The last words of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.planner.plan import plan
+from engine.sources import load
+from titancli.launch.summary import failure_text, named, summary
+from titancli.launch.supervise import Ending
+from titancli.monitor.fold import Failure, RunState, fold
+
+PLAN = plan(load(preset="quickstart", environ={}).config)
+
+
+def state() -> RunState:
+    steps = [
+        {"kind": "step", "rank": 0, "step": number, "loss": loss, "tokens_per_s_per_gpu": speed, "step_s": 1.0}
+        for number, loss, speed in ((1, 5.6, 10.0), (2, 4.0, 900.0), (3, 3.0, 1100.0), (4, 2.5, 1000.0))
+    ]
+    return fold(RunState(), [*steps, {"kind": "memory", "rank": 1, "host_rss_bytes": 2**29}])
+
+
+def test_finished_run_is_summed_up() -> None:
+    ending = Ending(exit_code=0, state=state(), seconds=72.0)
+    assert summary(ending, PLAN, Path("runs/x"), steps=4) == (
+        "done: 4 of 4 steps in 1 min 12 s\n"
+        "  loss         5.6000 -> 2.5000\n"
+        "  speed        1,000 tokens/s a process (median without step 1)\n"
+        "  peak memory  512 MiB a process; weights, gradients and optimizer by plan: 15.8 MiB\n"
+        "  run folder   runs/x\n"
+        "  next         titan monitor x; titan logs x"
+    )
+
+
+@pytest.mark.parametrize(("code", "head"), [(130, "interrupted: no step"), (143, "stopped by a signal: no step")])
+def test_run_stopped_before_its_first_step_invents_nothing(code: int, head: str) -> None:
+    text = summary(Ending(exit_code=code, state=RunState(), seconds=3.0), PLAN, Path("runs/x"), steps=4)
+    assert text.startswith(head)
+    assert "loss         n/a -> n/a" in text
+    assert "peak memory  n/a (not measured) a process" in text
+
+
+def failure(rank: int, kind: str = "ValueError", message: str = "boom-17") -> Failure:
+    return Failure(rank=rank, host=None, type=kind, message=message)
+
+
+def test_c41_cause_is_first_and_the_rest_is_secondary_and_short(tmp_path: Path) -> None:
+    lost = [failure(rank, "RuntimeError", "Connection closed by peer\nand 40 lines more") for rank in range(2, 500)]
+    logs = tmp_path / "logs" / "x_1" / "attempt_0" / "1"
+    logs.mkdir(parents=True)
+    assert failure_text([failure(1), *lost], tmp_path, torchrun_tail="").splitlines() == [
+        "error[R202]: rank 1 failed first: ValueError: boom-17",
+        f"  --> {logs}/stderr.log",
+        f"  fix: mend what it says; its whole log: titan logs {tmp_path} --rank 1",
+        *(f"secondary: rank {rank}: RuntimeError: Connection closed by peer" for rank in (2, 3, 4)),
+        "and 495 more ranks after it",
+    ]
+
+
+def test_message_of_many_lines_is_cut(tmp_path: Path) -> None:
+    text = failure_text([failure(0, "KeyError", "\n".join("abcdefghijkl"))], tmp_path, torchrun_tail="")
+    assert text.splitlines()[:2] == ["error[R202]: rank 0 failed first: KeyError: a", "  b"]
+    assert len(text.splitlines()) < 20
+
+
+def test_failure_that_nobody_explains_shows_the_end_of_torchruns_log(tmp_path: Path) -> None:
+    text = failure_text([], tmp_path, torchrun_tail="no such option\nusage")
+    assert text == (
+        "error[R201]: the run failed, and no rank said why; the end of torchrun's own log:\n"
+        "  | no such option\n  | usage"
+    )
+
+
+@pytest.mark.parametrize(("run", "words"), [("runs/x", "x"), ("other/x", "other/x"), ("my runs/x", "'my runs/x'")])
+def test_run_is_named_so_that_the_next_command_finds_it(run: str, words: str) -> None:
+    assert named(Path(run)) == words

@@ -1,0 +1,151 @@
+"""What events add up to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from titancli.monitor.fold import KEPT_LOSSES, Failure, RunState, fold, follows
+
+
+def event(kind: str, rank: int = 0, time: float = 100.0, **fields: Any) -> dict[str, Any]:
+    return {"v": 1, "time": time, "rank": rank, "kind": kind, **fields}
+
+
+def step(number: int, loss: float | None = 2.0, **fields: Any) -> dict[str, Any]:
+    values = {"grad_norm": 1.0, "lr": 0.1, "step_s": 0.5, "tokens_per_s_per_gpu": 1000.0, "mfu_pct": None}
+    return event("step", step=number, loss=loss, **(values | fields))
+
+
+def seen(*events: dict[str, Any]) -> RunState:
+    return fold(RunState(), events)
+
+
+def failed(rank: int, time: float, kind: str, message: str) -> dict[str, Any]:
+    failure = {"rank": rank, "host": "a", "type": kind, "message": message}
+    return event("run_ended", rank, time, reason=f"{kind}: {message}", exit_code=1, first_failure=failure)
+
+
+def test_fold_is_the_same_in_one_go_and_in_pieces() -> None:
+    events = [
+        event("phase", name="build", state="begin"),
+        event("run_started", world_size=2, host="a", pid=5, gpu=None, plan={"gpu": "cpu"}),
+        event("run_started", 1, world_size=2, host="a", pid=6, gpu={"name": "H200"}),
+        step(1),
+        step(2),
+        event("memory", 1, active_bytes=5, reserved_bytes=7, peak_active_bytes=8, peak_reserved_bytes=9),
+    ]
+    whole, pieces = seen(*events), RunState()
+    for one in events:
+        pieces = fold(pieces, [one])
+    assert whole == pieces
+
+
+def test_fold_changes_nothing_that_it_was_given() -> None:
+    before = seen(step(1))
+    fold(before, [step(2), event("memory", 1, active_bytes=5)])
+    assert (before.step, list(before.ranks)) == (1, [0])
+
+
+def test_c25_loss_is_that_of_rank_0_and_never_a_placeholder() -> None:
+    state = seen(step(1, loss=3.0), {**step(1, loss=99.0), "rank": 1}, step(2, loss=None))
+    assert (state.loss, state.first_loss, state.losses) == (None, 3.0, (3.0,))
+
+
+def test_first_step_is_left_out_of_speeds_and_paces() -> None:
+    state = seen(step(1, tokens_per_s_per_gpu=50.0, step_s=20.0), step(2), step(3))
+    assert (state.speeds, state.step_seconds) == ((1000.0, 1000.0), (0.5, 0.5))
+
+
+def test_long_run_keeps_only_what_is_shown() -> None:
+    state = seen(*(step(number, loss=float(number)) for number in range(1, 500)))
+    assert (len(state.losses), state.losses[-1], state.first_loss) == (KEPT_LOSSES, 499.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        event("hologram", colour="green"),
+        event("step"),
+        event("step", step="seven", loss=True),
+        event("memory", active_bytes="much"),
+        event("gpu", sm_pct=None),
+        event("run_started", plan=3, gpu="x", world_size=None),
+        event("run_ended", first_failure="?"),
+        event("phase"),
+        {"kind": "step"},
+        {"kind": "step", "rank": "0"},
+        {"kind": ["step"], "rank": 0},
+    ],
+    ids=lambda value: str(value.get("kind")),
+)
+def test_event_that_is_strange_breaks_nothing(strange: dict[str, Any]) -> None:
+    state = fold(seen(step(1)), [strange, step(2)])
+    assert state.step == 2
+
+
+def test_memory_of_a_gpu_is_what_its_allocator_reserves_else_that_of_the_process() -> None:
+    on_gpu = event("memory", 0, active_bytes=5, reserved_bytes=7, peak_reserved_bytes=9, host_rss_bytes=99)
+    on_cpu = event("memory", 1, active_bytes=None, reserved_bytes=None, host_rss_bytes=99)
+    ranks = seen(on_gpu, on_cpu).ranks
+    assert [(ranks[rank].used_bytes, ranks[rank].peak_bytes) for rank in (0, 1)] == [(7, 9), (99, 99)]
+
+
+def test_peak_is_the_highest_ever_told() -> None:
+    told = [event("memory", 0, host_rss_bytes=size) for size in (5, 9, 3)]
+    assert (seen(*told).ranks[0].peak_bytes, seen(*told).ranks[0].used_bytes) == (9, 3)
+
+
+def test_c45_meter_that_is_missing_is_unknown_and_not_zero() -> None:
+    rank = seen(event("gpu", sm_pct=None, nvlink_rx_bytes_per_s=None, reason="permission")).ranks[0]
+    assert (rank.sm_pct, rank.link_bytes_per_s, rank.reason) == (None, None, "permission")
+
+
+def test_idle_time_is_split_by_cause_where_there_is_a_profile() -> None:
+    breakdown = {"data_s": 0.05, "compute_s": 0.3, "exposed_comm_s": {"tp": 0.06, "dp": 0.04}, "bubble_s": None}
+    rank = seen(step(2, breakdown=breakdown)).ranks[0]
+    assert rank.idle_pct == pytest.approx(40.0)
+    assert rank.idle == pytest.approx({"data": 10.0, "exposed_comm": 20.0})
+
+
+def test_idle_time_is_unknown_without_a_profile() -> None:
+    breakdown = {"data_s": 0.05, "compute_s": None, "other_s": 0.45}
+    assert seen(step(2, breakdown=breakdown)).ranks[0].idle_pct is None
+
+
+def test_phase_is_the_one_that_began_last_and_has_not_ended() -> None:
+    state = seen(event("phase", name="build", state="begin"))
+    assert state.phase == "build"
+    state = fold(state, [event("phase", name="build", state="end"), event("phase", name="train", state="begin")])
+    assert state.phase == "train"
+
+
+def test_c41_cause_comes_before_what_follows_from_it_whoever_wrote_first() -> None:
+    state = seen(
+        failed(0, 10.0, "RuntimeError", "[pair.cc:553] Connection closed by peer [127.0.0.1]"),
+        failed(2, 10.4, "DistBackendError", "NCCL communicator was aborted on rank 2"),
+        failed(1, 10.9, "ValueError", "boom-17"),
+    )
+    assert [failure.rank for failure in state.failures] == [1, 0, 2]
+
+
+def test_c41_of_two_causes_the_earlier_is_the_first() -> None:
+    state = seen(failed(3, 11.0, "ValueError", "late"), failed(1, 10.0, "KeyError", "early"))
+    assert state.first_failure == Failure(rank=1, host="a", type="KeyError", message="early")
+
+
+def test_failure_that_every_rank_reports_of_one_is_told_once() -> None:
+    named = {"rank": 1, "host": "b", "type": "NonFiniteStep", "message": "step 3"}
+    ended = [event("run_ended", rank, reason="x", exit_code=1, first_failure=named) for rank in range(4)]
+    assert seen(*ended).failures == (Failure(rank=1, host="b", type="NonFiniteStep", message="step 3"),)
+
+
+def test_resumed_rank_is_no_longer_ended_nor_failed() -> None:
+    state = seen(failed(0, 10.0, "ValueError", "x"), event("phase", name="build", state="begin"))
+    assert (state.first_failure, state.ranks[0].has_ended) == (None, False)
+
+
+def test_own_error_is_no_lost_peer() -> None:
+    assert not follows(Failure(rank=0, host=None, type="OutOfMemoryError", message="CUDA out of memory"))
+    assert follows(Failure(rank=0, host=None, type="RuntimeError", message="Connection reset by peer"))

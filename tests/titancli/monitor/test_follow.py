@@ -1,0 +1,157 @@
+"""Finding a run, reading it while it grows, judging whether it lives."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.errors import TitanError
+from engine.events import EventLog, event_file
+from titancli.monitor.follow import Follower, Launcher, find_run, judge, newest_run
+
+HERE = socket.gethostname()
+NOBODY = 2**22 + 7  # above the largest pid of Linux
+
+
+def make_run(runs: Path, name: str, age_s: float = 0.0) -> Path:
+    run = runs / name
+    (run / "events").mkdir(parents=True)
+    (run / "config.toml").write_text("[training]\nsteps = 10\n", "utf-8")
+    os.utime(run / "config.toml", (1e9 - age_s, 1e9 - age_s))
+    return run
+
+
+def launcher(pid: int = NOBODY, host: str = HERE, exit_code: int | None = None, created: float = 1.0) -> Launcher:
+    return Launcher(pid=pid, host=host, created=created, exit_code=exit_code)
+
+
+def test_run_is_found_by_name_by_folder_and_as_the_newest(tmp_path: Path) -> None:
+    old, new = make_run(tmp_path, "old", age_s=50), make_run(tmp_path, "new")
+    assert find_run("old", str(tmp_path)) == old
+    assert find_run(str(old), "elsewhere") == old
+    assert find_run(None, str(tmp_path)) == new
+
+
+def test_folder_that_is_being_written_is_not_the_newest(tmp_path: Path) -> None:
+    whole = make_run(tmp_path, "whole", age_s=50)
+    make_run(tmp_path, ".half.partial")
+    (tmp_path / "notes").mkdir()
+    assert newest_run(tmp_path) == whole
+
+
+@pytest.mark.parametrize(("name", "part"), [("nwe", "name one of new"), (None, "titan launch --preset quickstart")])
+def test_run_that_is_not_there_is_a_finding_with_a_way_out(tmp_path: Path, name: str | None, part: str) -> None:
+    if name is not None:
+        make_run(tmp_path, "new")
+    with pytest.raises(TitanError, match=part) as caught:
+        find_run(name, str(tmp_path))
+    assert caught.value.exit_code == 2
+
+
+def test_follower_reads_only_whole_lines_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "x")
+    follower = Follower(run)
+    assert follower.read().step is None
+    path = event_file(run, 0)
+    path.write_bytes(b'{"kind": "step", "rank": 0, "step": 1, "loss": 2.0}\n{"kind": "step", "ra')
+    assert follower.read().step == 1
+    with path.open("ab") as file:
+        file.write(b'nk": 0, "step": 2, "loss": 1.0}\nnot json\n[1]\n{"kind": "step", "rank": 0, "step": 3}\n')
+    assert follower.read().step == 3
+    assert follower.state.losses == (2.0, 1.0)
+
+
+def test_512_ranks_are_read_well_within_a_refresh(tmp_path: Path) -> None:
+    import time
+
+    run = make_run(tmp_path, "x")
+    for rank in range(512):
+        log = EventLog(run, rank)
+        for _ in range(20):
+            log.write("memory", active_bytes=1, reserved_bytes=rank)
+        log.close()
+    follower = Follower(run)
+    began_s = time.perf_counter()
+    assert len(follower.read().ranks) == 512
+    follower.read()
+    assert time.perf_counter() - began_s < 3.0
+
+
+def test_launcher_reads_back_what_it_wrote(tmp_path: Path) -> None:
+    written = launcher(exit_code=130)
+    written.write(tmp_path)
+    assert Launcher.read(tmp_path) == written
+    assert [path.name for path in tmp_path.iterdir()] == ["launcher.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', '{"pid": 1}'])
+def test_launcher_file_that_is_broken_is_no_launcher(tmp_path: Path, text: str) -> None:
+    (tmp_path / "launcher.json").write_text(text, "utf-8")
+    assert Launcher.read(tmp_path) is None
+
+
+def test_pid_that_was_given_to_another_process_is_not_the_launcher() -> None:
+    created = psutil.Process().create_time()
+    assert launcher(pid=os.getpid(), created=created).is_alive is True
+    assert launcher(pid=os.getpid(), created=created - 500).is_alive is False
+
+
+def test_process_that_nobody_collected_is_dead() -> None:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    created = psutil.Process(child.pid).create_time()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert launcher(pid=child.pid, created=created).is_alive is False
+    child.wait()
+
+
+def state_of(run: Path, said_by: Launcher | None) -> str:
+    return judge(Follower(run).read(), said_by)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "state"), [(0, "finished"), (1, "failed"), (2, "failed"), (130, "interrupted"), (143, "interrupted")]
+)
+def test_what_the_launcher_wrote_last_is_the_state(tmp_path: Path, exit_code: int, state: str) -> None:
+    assert state_of(make_run(tmp_path, "x"), launcher(exit_code=exit_code)) == state
+
+
+def test_run_without_a_word_is_starting_while_its_launcher_lives(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "x")
+    assert state_of(run, Launcher.this_process()) == "starting"
+    assert state_of(run, launcher()) == "dead"
+    assert state_of(run, launcher(host="another-host")) == "starting"
+
+
+@pytest.mark.parametrize(
+    ("host", "pid", "state"), [(HERE, os.getpid(), "running"), (HERE, NOBODY, "dead"), ("far", NOBODY, "running")]
+)
+def test_run_whose_processes_are_gone_is_dead_but_only_their_host_can_tell(
+    tmp_path: Path, host: str, pid: int, state: str
+) -> None:
+    run = make_run(tmp_path, "x")
+    EventLog(run, 0).write("run_started", world_size=1, host=host, pid=pid)
+    assert state_of(run, None) == state
+
+
+@pytest.mark.parametrize(("exit_code", "state"), [(0, "finished"), (1, "failed"), (143, "interrupted")])
+def test_run_that_the_engine_ended_alone_has_the_state_of_rank_0(tmp_path: Path, exit_code: int, state: str) -> None:
+    run = make_run(tmp_path, "x")
+    EventLog(run, 0).write("run_ended", reason="said so", exit_code=exit_code, first_failure=None)
+    assert state_of(run, None) == state
+
+
+def test_run_with_a_failed_rank_has_failed_whatever_rank_0_says(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "x")
+    EventLog(run, 1).write(
+        "run_ended",
+        reason="x",
+        exit_code=1,
+        first_failure={"rank": 1, "host": "a", "type": "ValueError", "message": ""},
+    )
+    assert state_of(run, None) == "failed"
