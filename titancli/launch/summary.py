@@ -34,7 +34,10 @@ def summary(ending: Ending, plan: Plan, run: Path, *, steps: int) -> str:
     }[ending.exit_code]
     rows = (
         ("loss", f"{figures.loss(state.first_loss)} -> {figures.loss(state.loss)}"),
-        ("speed", f"{figures.rate(median_speed(state), 'one step only')} tokens/s a {each} (median without step 1)"),
+        (
+            "speed",
+            f"{figures.rate(median_speed(state), 'no step after the first')} tokens/s a {each} (median without step 1)",
+        ),
         ("peak memory", _memory(state, plan, each)),
         ("run folder", str(run)),
         ("next", f"titan monitor {named(run)}; titan logs {named(run)}"),

@@ -6,6 +6,7 @@ Knows files, host names and process ids. Does not know what events mean (fold) o
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import socket
@@ -38,7 +39,8 @@ def find_run(name: str | None, dump_folder: str) -> Path:
     for folder in (Path(name), runs / name):
         if (folder / "config.toml").is_file() or (folder / "events").is_dir():
             return folder
-    known = [run.name for run in sorted(_runs(runs), key=_age, reverse=True)[:5]]
+    newest = [run.name for run in sorted(_runs(runs), key=_age, reverse=True)]
+    known = difflib.get_close_matches(name, newest, n=3) or newest[:5]
     raise TitanError(
         _missing(
             f"there is no run {name}, neither as a folder nor in {dump_folder}",

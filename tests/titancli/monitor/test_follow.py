@@ -45,10 +45,11 @@ def test_folder_that_is_being_written_is_not_the_newest(tmp_path: Path) -> None:
     assert newest_run(tmp_path) == whole
 
 
-@pytest.mark.parametrize(("name", "part"), [("nwe", "name one of new"), (None, "titan launch --preset quickstart")])
+@pytest.mark.parametrize(("name", "part"), [("nwe", "name one of new$"), (None, "titan launch --preset quickstart")])
 def test_run_that_is_not_there_is_a_finding_with_a_way_out(tmp_path: Path, name: str | None, part: str) -> None:
     if name is not None:
-        make_run(tmp_path, "new")
+        make_run(tmp_path, "new", age_s=50)
+        make_run(tmp_path, "something-else")
     with pytest.raises(TitanError, match=part) as caught:
         find_run(name, str(tmp_path))
     assert caught.value.exit_code == 2
