@@ -39,8 +39,8 @@ def find_run(name: str | None, dump_folder: str) -> Path:
     for folder in (Path(name), runs / name):
         if (folder / "config.toml").is_file() or (folder / "events").is_dir():
             return folder
-    newest = [run.name for run in sorted(_runs(runs), key=_age, reverse=True)]
-    known = difflib.get_close_matches(name, newest, n=3) or newest[:5]
+    names = [run.name for run in sorted(_runs(runs), key=_age, reverse=True)]
+    known = difflib.get_close_matches(name, names, n=3) or names[:5]
     raise TitanError(
         _missing(
             f"there is no run {name}, neither as a folder nor in {dump_folder}",
