@@ -55,7 +55,7 @@ ROWS = (
 
 def run(row: Row, gpu: str, folder: Path) -> dict[str, Any]:
     """Launches one row and reads its events."""
-    command = [sys.executable, "-m", "titancli.app", "launch", "--preset", "fsdp-8b", "--name", "bench"]
+    command = [sys.executable, "-m", "titancli", "launch", "--preset", "fsdp-8b", "--name", "bench"]
     command += [f"--cluster.gpu={gpu}", f"--cluster.gpus_per_node={row.gpus}", f"--job.dump_folder={folder}"]
     command += [f"--training.steps={STEPS}", f"--metrics.log_freq={LOG_FREQ}"]
     command += ["--parallelism.data_parallel_shard_degree=-1", *row.flags]
