@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from engine.errors import EXIT_CONFIG, EXIT_OK, TitanError
+from engine.errors import EXIT_CONFIG, EXIT_OK, EXIT_RUN_FAILED, TitanError
 from engine.loop import fit
 from engine.rules import check
 from engine.sources import load
@@ -51,10 +53,20 @@ def _share_cores() -> None:
     torch.set_num_threads(max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
-if __name__ == "__main__":
-    code = main() or EXIT_OK
+def _leave(code: int) -> NoReturn:
+    """Ends the process at once.
+
+    Everything is written by now. Taking the interpreter down as well aborts about one process in ten of torch
+    2.13 with gloo ("terminate called without an active exception"), and may wait for other ranks with NCCL.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
-    # Everything is written. Taking the interpreter down as well aborts about one process in ten of torch 2.13 with
-    # gloo ("terminate called without an active exception"), which would turn a good run into a failed one.
     os._exit(code)
+
+
+if __name__ == "__main__":
+    try:
+        _leave(main() or EXIT_OK)
+    except BaseException:  # noqa: BLE001 - told in full, and the exit code says that the run failed
+        traceback.print_exc()
+        _leave(EXIT_RUN_FAILED)

@@ -40,6 +40,13 @@ class Built:
         """Weights that this rank keeps, in elements."""
         return sum(local_numel(weight) for weight in self.weights.values())
 
+    @property
+    def gradients(self) -> list[torch.Tensor]:
+        """The gradient of every weight, in the order of `weights`; there is one after each backward."""
+        found = [weight.grad for weight in self.weights.values() if weight.grad is not None]
+        assert len(found) == len(self.weights), "a weight has no gradient"
+        return found
+
 
 def build(config: Config, plan: Plan, device: torch.device) -> Built:
     """Builds this rank's share; every rank of the plan calls it at once, within a process group."""

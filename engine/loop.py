@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,16 +22,17 @@ from torch import Tensor
 from engine.build import Built, build
 from engine.config import Config
 from engine.data.loader import Batch, Loader
-from engine.errors import EXIT_OK, EXIT_RUN_FAILED, TitanError
-from engine.events import EventLog, Kind
+from engine.errors import EXIT_OK
+from engine.events import EventLog
 from engine.lr import learning_rate
 from engine.metrics import Meter
 from engine.optim import clip_divisor, gradient_norm, update
 from engine.parallel.mesh import local_device, process_group
 from engine.parallel.shard import set_last_accumulation
 from engine.planner.plan import Plan
+from engine.recorder import Recorder, failure_fields
 from engine.report import gpu_of, memory_fields, versions
-from engine.status import NonFiniteStep, StatusWord, find_non_finite
+from engine.status import StatusWord, find_non_finite
 from engine.stop import Stop, listening
 
 
@@ -40,6 +41,10 @@ class Source(Protocol):
 
     def batches(self, step: int) -> Sequence[Batch] | None:
         """The batches of one step, one for each accumulation step; None, on all ranks at once, where data ended."""
+
+    @property
+    def end_message(self) -> str:
+        """Why there are no more, for people; asked only after `batches` said so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,29 +71,6 @@ class Pending:
     bad: Tensor
 
 
-@dataclass(slots=True)
-class Recorder:
-    """Writes events of this rank, into the run folder if there is one, and keeps the steps."""
-
-    log: EventLog | None
-    steps: list[dict[str, Any]] = field(default_factory=list)
-
-    def write(self, kind: Kind, **fields: Any) -> None:
-        """One event."""
-        if kind == "step":
-            self.steps.append(fields)
-        if self.log is not None:
-            self.log.write(kind, **fields)
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Marks the begin and, where it ends well, the end of a phase."""
-        began_s = time.perf_counter()
-        self.write("phase", name=name, state="begin", seconds=None)
-        yield
-        self.write("phase", name=name, state="end", seconds=time.perf_counter() - began_s)
-
-
 def fit(config: Config, plan: Plan, *, run: Path | None = None, source: Source | None = None) -> Outcome:
     """Trains, in this process and, where the plan has more, together with the others that torchrun started.
 
@@ -107,7 +89,7 @@ def fit(config: Config, plan: Plan, *, run: Path | None = None, source: Source |
         ):
             outcome = _run(config, plan, device=device, recorder=recorder, stop=stop, source=source)
     except BaseException as failure:
-        recorder.write("run_ended", **_failed(failure, rank))
+        recorder.write("run_ended", **failure_fields(failure, rank))
         raise
     else:
         recorder.write("run_ended", reason=outcome.reason, exit_code=outcome.exit_code, first_failure=None)
@@ -115,19 +97,6 @@ def fit(config: Config, plan: Plan, *, run: Path | None = None, source: Source |
     finally:
         if log is not None:
             log.close()
-
-
-def _failed(failure: BaseException, rank: int) -> dict[str, Any]:
-    """The fields of `run_ended` for an exception of this rank, or one that says which rank's it is."""
-    host = socket.gethostname()
-    if isinstance(failure, NonFiniteStep):
-        rank, host = failure.rank, failure.host
-    name = type(failure).__name__
-    return {
-        "reason": f"{name}: {failure}",
-        "exit_code": failure.exit_code if isinstance(failure, TitanError) else EXIT_RUN_FAILED,
-        "first_failure": {"rank": rank, "host": host, "type": name, "message": str(failure)},
-    }
 
 
 @contextmanager
@@ -148,22 +117,28 @@ def determinism(config: Config) -> Iterator[None]:
 def _run(
     config: Config, plan: Plan, *, device: torch.device, recorder: Recorder, stop: Stop, source: Source | None
 ) -> Outcome:
-    with recorder.phase("build"):
-        built = build(config, plan, device)
-        source = source or Loader(config, plan, data_rank=built.world.data_rank)
-        recorder.write(
-            "run_started",
-            world_size=plan.world_size,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            local_parameters=built.local_parameters,
-            gpu=gpu_of(device),
-            versions=versions(device),
-            plan=plan.to_json() if dist.get_rank() == 0 else None,
-            resumed_from=None,
-        )
-    with recorder.phase("train"):
-        return Training(config, plan, built, recorder, stop).run(source)
+    recorder.begin("build")
+    built = build(config, plan, device)
+    source = source or Loader(config, plan, data_rank=built.world.data_rank)
+    recorder.write(
+        "run_started",
+        world_size=plan.world_size,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        local_parameters=built.local_parameters,
+        gpu=gpu_of(device),
+        versions=versions(device),
+        plan=plan.to_json() if dist.get_rank() == 0 else None,
+        data=asdict(source.summary) if isinstance(source, Loader) else None,
+        resumed_from=None,
+    )
+    if isinstance(source, Loader) and (source.summary.bad_lines or source.summary.bad_files):
+        recorder.write("warning", message=source.summary.text)
+    # The first step compiles.
+    recorder.begin("compile" if config.compile.enable else "train")
+    outcome = Training(config, plan, built, recorder, stop).run(source)
+    recorder.end()
+    return outcome
 
 
 class Training:
@@ -177,28 +152,30 @@ class Training:
         self.meter = Meter(config, plan, now_s=time.perf_counter())
 
     def run(self, source: Source) -> Outcome:
-        """All steps, or those until the data or somebody's patience ends."""
+        """All steps, or those until the data or somebody's patience ends; the last one is always reported."""
         steps, log_freq = self.config.training.steps, self.config.metrics.log_freq
-        reason, code, done = "completed", EXIT_OK, 0
+        reason, code, done, tokens = "completed", EXIT_OK, 0, 0
         for step in range(1, steps + 1):
             began_s = time.perf_counter()
             batches = source.batches(step)
             data_s = time.perf_counter() - began_s
             if batches is None:
-                reason = f"data ended after step {done}"
+                reason = source.end_message
                 break
             tokens, stop_code = self.step(step, batches)
             done = step
             self.meter.add(tokens=tokens, slots=self.plan.tokens_per_step, data_s=data_s)
-            if step in (1, steps) or step % log_freq == 0 or stop_code is not None:
+            if step == 1 or step % log_freq == 0:
                 self.report(tokens)
             if step == 1:
                 self.built.world.set_timeout(self.config.comm.train_timeout_seconds)
+                if self.config.compile.enable:
+                    self.recorder.begin("train")
             if stop_code is not None:
                 reason, code = f"stopped by a signal after step {done}", stop_code
                 break
         if self.pending is not None:
-            self.settle(self.pending, bool(self.pending.bad))
+            self.report(tokens)
         return Outcome(reason=reason, exit_code=code, last_step=done, steps=tuple(self.recorder.steps))
 
     def step(self, step: int, batches: Sequence[Batch]) -> tuple[int, int | None]:
@@ -213,7 +190,7 @@ class Training:
         status = self.word.read()
         if previous is not None:
             self.settle(previous, status.previous_bad)
-        norm = gradient_norm([weight.grad for weight in built.weights.values() if weight.grad is not None])
+        norm = gradient_norm(built.gradients)
         bad = norm.total.isfinite().logical_not().float()
         max_norm = self.config.training.max_norm
         update(

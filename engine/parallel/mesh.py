@@ -93,8 +93,13 @@ def process_group(device: torch.device, *, world_size: int, timeout_s: float) ->
         dist.init_process_group(backend, store=store, rank=0, world_size=1, timeout=timeout, device_id=bound)
     try:
         yield
-    finally:
-        dist.destroy_process_group()
+    except BaseException:
+        # Others may wait in a collective that this process will not join, and taking the group down would wait for
+        # them: leave that to the end of the process.
+        if world_size == 1:
+            dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
 
 
 def build_world(degrees: Mesh, device_type: str) -> World:

@@ -402,12 +402,14 @@ def test_figures_unknown_on_a_cpu_are_null(written: list[list[dict[str, Any]]]) 
 @pytest.mark.world
 def test_data_that_ends_ends_the_run_well(gloo: GlooPool, tmp_path: Path) -> None:
     ends = gloo.run(2, ends_after_two, folder=str(tmp_path))
-    assert ends == [("data ended after step 2", 0, 2)] * 2
+    assert ends == [("the data ended after step 2", 0, 2)] * 2
+    steps = [event["step"] for event in read_new(event_file(tmp_path, 0))[0] if event["kind"] == "step"]
+    assert steps == [1, 2]
 
 
 def ends_after_two(folder: str) -> tuple[str, int, int]:
     """A fit whose source has two steps of five."""
-    config = tiny(**layout(2, 1, 2))
+    config = tiny(**layout(2, 1, 2, metrics__log_freq=10))
     resolved = plan(config)
     outcome = fit(
         config, resolved, run=Path(folder), source=Rows(config, resolved, data_rank=dist.get_rank(), ends_after=2)

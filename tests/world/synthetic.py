@@ -57,6 +57,11 @@ class Rows:
         starts = [(turn * ranks + self._data_rank) * local for turn in range(self._plan.gradient_accumulation_steps)]
         return [self._batch(step, range(start, start + local)) for start in starts]
 
+    @property
+    def end_message(self) -> str:
+        """As the loader's."""
+        return f"the data ended after step {self._ends_after}"
+
     def _batch(self, step: int, rows: range) -> Batch:
         texts = [self._row(step, row) for row in rows]
         return Batch(
