@@ -33,6 +33,12 @@ def field_types() -> dict[str, FieldInfo]:
     return walk(Config, "")
 
 
+def is_boolean(key: str) -> bool:
+    """Whether a key takes true or false (or nothing): its bare flag means true."""
+    field = field_types().get(key)
+    return field is not None and field.annotation in (bool, bool | None)
+
+
 @cache
 def field_docs() -> dict[str, str]:
     """The text under every field, by dotted key: read from `config.py`, and only when somebody asks."""

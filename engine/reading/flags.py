@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.keys import field_types
+from engine.keys import field_types, is_boolean
 
 _DOTTED = re.compile(r"--(?P<no>no-)?(?P<key>[A-Za-z_][\w-]*(?:\.[\w-]+)+)(?P<given>=(?P<value>.*))?", re.DOTALL)
 _NUMBER = re.compile(r"-[\d.]")
@@ -32,8 +32,8 @@ class Flag:
 def split_flags(argv: Sequence[str]) -> tuple[list[str], tuple[Flag, ...]]:
     """Take the dotted flags out of a command line: (the other words in their order, the flags in theirs).
 
-    A boolean key takes the next word only if that is `true` or `false`; every other key takes one, unless it starts
-    with `--`. An unknown key takes one that looks like a value. Nothing after a lone `--` is taken.
+    A boolean key takes the next word only if that is `true` or `false`; every other key always takes one. An
+    unknown key takes one that looks like a value. Nothing after a lone `--` is taken.
     """
     rest: list[str] = []
     flags: list[Flag] = []
@@ -55,21 +55,16 @@ def split_flags(argv: Sequence[str]) -> tuple[list[str], tuple[Flag, ...]]:
         elif words and _takes(key, words[0]):
             flags.append(Flag(key, words.pop(0), text))
         else:
-            flags.append(Flag(key, True if _is_boolean(key) else None, text))
+            flags.append(Flag(key, True if is_boolean(key) else None, text))
     return rest, tuple(flags)
-
-
-def _is_boolean(key: str) -> bool:
-    field = field_types().get(key)
-    return field is not None and field.annotation is bool
 
 
 def _takes(key: str, word: str) -> bool:
     """Whether the next word is the value of this key."""
-    if _is_boolean(key):
+    if is_boolean(key):
         return word in ("true", "false")
     if key in field_types():
-        return not word.startswith("--")
+        return word != "--"
     # A misspelled flag must not swallow the config file that follows it.
     looks_like_value = not word.startswith("-") or _NUMBER.match(word) is not None
     return looks_like_value and not word.endswith(".toml") and not Path(word).is_file()

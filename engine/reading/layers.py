@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from engine.config import Config
 from engine.errors import Finding
-from engine.keys import field_types, nested
+from engine.keys import field_types, is_boolean, nested
 from engine.reading.flags import Flag
 from engine.reading.origins import Origin
 from engine.reading.syntax import syntax_finding
@@ -98,7 +98,7 @@ def flags_layer(flags: Sequence[Flag]) -> Layer:
             layer.note_unknown(unknown_key(key, origin))
             continue
         layer.origins[key] = origin
-        boolean = field_types()[key].annotation is bool
+        boolean = is_boolean(key)
         if flag.text.startswith("--no-") and (not boolean or flag.value is not False):
             message = f"{flag.text} takes no value" if boolean else f"{flag.text} is for keys that are true or false"
             layer.complain(key, message, f"write --{key}" + ("=false" if boolean else " VALUE"), origin)

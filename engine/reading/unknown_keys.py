@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from engine.errors import Finding
-from engine.keys import field_types
+from engine.keys import field_types, is_boolean
 from engine.reading.moved_keys import ALIASES, DROPPED, DROPPED_SECTIONS, MOVED, MOVED_SECTIONS, NOTES
 from engine.reading.nearest import nearest, plain
 from engine.reading.origins import Origin
@@ -125,7 +125,7 @@ def _wrong_form(key: str) -> _Guess | None:
         )
     if name != bare and bare in field_types():
         return _Guess("quotes make one name of it", (bare,))
-    if positive != key and positive in field_types() and field_types()[positive].annotation is bool:
+    if positive != key and is_boolean(positive):
         return _Guess("keys have no negative form", (), f"set {positive} to false, or give the flag --no-{positive}")
     return None
 

@@ -201,7 +201,8 @@ def test_a_flag_sets_its_key(read, flags, key, value):
     ("flags", "message", "fix"),
     [
         ("--training.seq_len", "--training.seq_len needs a value", "write --training.seq_len=VALUE"),
-        ("--job.name --compile.enable", "--job.name needs a value", "write --job.name=VALUE"),
+        ("--job.name", "--job.name needs a value", "write --job.name=VALUE"),
+        ("--training.seq_len --json", '"--json" is text; seq_len wants a whole number of at least 1', None),
         (
             "--no-training.seq_len",
             "--no-training.seq_len is for keys that are true or false",

@@ -24,7 +24,8 @@ def split(line):
         ("--optimizer.lr -5e3", [("optimizer.lr", "-5e3")]),
         ("--training.dataset_path -", [("training.dataset_path", "-")]),
         ("--training.dataset_path run.toml", [("training.dataset_path", "run.toml")]),
-        ("--training.dataset_path --training.seq_len 8", [("training.dataset_path", None), ("training.seq_len", "8")]),
+        ("--launch.slurm.extra --exclusive", [("launch.slurm.extra", "--exclusive")]),
+        ("--training.dataset_path --compile.enable", [("training.dataset_path", "--compile.enable")]),
         ("--training.seq_len", [("training.seq_len", None)]),
         ("--compile.enable", [("compile.enable", True)]),
         ("--compile.enable true", [("compile.enable", "true")]),
@@ -36,6 +37,8 @@ def split(line):
         ("--quantize.dense.float8.enable", [("quantize.dense.float8.enable", True)]),
         ("--training.seq_len 1 --training.seq_len 2", [("training.seq_len", "1"), ("training.seq_len", "2")]),
         ("--model.shape.tie_embeddings true", [("model.shape.tie_embeddings", "true")]),
+        ("--model.shape.tie_embeddings", [("model.shape.tie_embeddings", True)]),
+        ("--no-model.shape.tie_embeddings", [("model.shape.tie_embeddings", False)]),
     ],
 )
 def test_a_dotted_flag_takes_its_value(line, flags):
