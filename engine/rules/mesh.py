@@ -111,8 +111,8 @@ MESH_RULES: tuple[Rule, ...] = (
     Rule(
         id="P101",
         key=TP,
-        needs="split",
-        broken=lambda f: f.known_shape.n_kv_heads % f.tp != 0,
+        needs="flavor",
+        broken=lambda f: f.tp >= 1 and f.known_shape.n_kv_heads % f.tp != 0,
         message="tensor_parallel_degree = {tp} does not divide the {shape.n_kv_heads} KV heads of "
         "{model.name} {model.flavor}",
         fix="set it to {legal}",

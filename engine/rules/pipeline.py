@@ -121,7 +121,7 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         needs="pipeline",
         broken=lambda f: (
             f.pp > 1
-            and f.microbatches > 0
+            and f.local_batch % f.microbatch_size == 0
             and not takes_microbatches(
                 f.config.parallelism.pipeline_parallel_schedule,
                 microbatches=f.microbatches,

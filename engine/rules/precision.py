@@ -33,7 +33,8 @@ def _cut_widths(f: Facts, tp: int) -> list[str]:
             continue  # skipped as a whole, whatever the degree; the setting lists it
         for whole, piece in zip((layer.k, layer.n), layer.after(tp), strict=True):
             if piece % block:
-                found.append(f"{layer.name} {whole} / {tp} = {whole / tp:g}")
+                rest = f" ({piece} % {block} = {piece % block})" if whole % tp == 0 else ""
+                found.append(f"{layer.name} {whole} / {tp} = {whole / tp:g}{rest}")
     return found
 
 

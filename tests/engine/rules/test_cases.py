@@ -50,6 +50,11 @@ def test_c01_a_degree_that_divides_only_the_query_heads_is_refused(judge: Judge)
     assert (only(report).rule, only(report).fix) == ("P101", "set it to 1, 2 or 4")
 
 
+def test_c01_the_degree_is_judged_beside_heads_that_do_not_fit_the_width(judge: Judge) -> None:
+    report = judge({"model.shape.n_heads": 28, "model.shape.n_kv_heads": 4, TP: 7, "training.seq_len": 252}, world=7)
+    assert {finding.rule: finding.fix for finding in report.findings}["P101"] == "set it to 1, 2 or 4"
+
+
 # ── C02 ──
 
 
@@ -134,7 +139,7 @@ def test_c06_some_schedules_need_a_microbatch_for_every_stage(judge: Judge, sche
 
 
 def test_c06_a_microbatch_that_does_not_divide_the_batch_is_refused(judge: Judge) -> None:
-    finding = only(judge({PP: 2, LOCAL: 8, MICROBATCH: 3}))
+    finding = only(judge({PP: 4, LOCAL: 8, MICROBATCH: 3}))
     assert (finding.rule, finding.fix) == ("P116", "set it to 1, 2, 4 or 8")
 
 
@@ -209,7 +214,7 @@ def test_c11_widths_are_judged_after_tensor_parallel(judge: Judge) -> None:
     assert judge({FLOAT8: True, "model.shape.ffn_dim": 2736}).findings == ()
     finding = only(judge({FLOAT8: True, "model.shape.ffn_dim": 2736, TP: 2}))
     assert finding.rule == "Q302"
-    assert "2736 / 2 = 1368" in finding.message
+    assert "2736 / 2 = 1368 (1368 % 16 = 8)" in finding.message
 
 
 def test_c11_a_narrow_layer_is_skipped_and_listed(judge: Judge) -> None:
