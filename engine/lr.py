@@ -29,11 +29,11 @@ class Spans:
 
 
 def spans(config: Config) -> Spans:
-    """How the steps are shared out; assumes what rules hold: warmup and decay fit into the steps."""
-    steps, warmup = config.training.steps, config.lr_scheduler.warmup_steps
+    """How the steps are shared out: warmup first, then decay, each cut to what is left (rules L401 and L402 say so)."""
+    steps = config.training.steps
+    warmup = min(config.lr_scheduler.warmup_steps, steps)
     ratio = config.lr_scheduler.decay_ratio
-    decay = steps - warmup if ratio is None else round(steps * ratio)
-    assert 0 <= decay <= steps - warmup, f"{warmup} steps of warmup and {decay} of decay do not fit into {steps}"
+    decay = steps - warmup if ratio is None else min(round(steps * ratio), steps - warmup)
     return Spans(warmup_steps=warmup, stable_steps=steps - warmup - decay, decay_steps=decay)
 
 

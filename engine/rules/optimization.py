@@ -18,15 +18,18 @@ OPTIMIZATION_RULES: tuple[Rule, ...] = (
     Rule(
         id="L401",
         key="lr_scheduler.warmup_steps",
+        severity="warning",
         broken=lambda f: f.config.lr_scheduler.warmup_steps > f.config.training.steps,
-        message="warmup_steps = {lr_scheduler.warmup_steps} is more than the {training.steps} steps of the run",
+        message="warmup_steps = {lr_scheduler.warmup_steps} is more than the {training.steps} steps of the run: the "
+        "rate rises through all of them, to its peak in the last",
         fix="set it to {training.steps} or less, or training.steps to {lr_scheduler.warmup_steps} or more",
         edit=lambda f: {"lr_scheduler.warmup_steps": f.config.training.steps},
-        why="the learning rate would never reach its peak",
+        why="a run that is made shorter keeps its peak, so its warmup is made shorter with it",
     ),
     Rule(
         id="L402",
         key=RATIO,
+        severity="warning",
         broken=lambda f: (
             f.config.lr_scheduler.warmup_steps <= f.config.training.steps
             and f.config.lr_scheduler.warmup_steps
@@ -34,15 +37,16 @@ OPTIMIZATION_RULES: tuple[Rule, ...] = (
             > f.config.training.steps
         ),
         message="decay_ratio = {lr_scheduler.decay_ratio} and warmup_steps = {lr_scheduler.warmup_steps} take {both} "
-        "of {training.steps} steps",
+        "of {training.steps} steps: the decay gets the {left} after warmup",
         fix="set decay_ratio to {room} or less, or leave it out for all steps after warmup",
         words=lambda f: {
             "both": f.config.lr_scheduler.warmup_steps
             + round(f.config.training.steps * (f.config.lr_scheduler.decay_ratio or 0)),
+            "left": f.config.training.steps - f.config.lr_scheduler.warmup_steps,
             "room": _room(f),
         },
         edit=lambda f: {RATIO: _room(f)},
-        why="warmup and decay are parts of the same run, one after the other",
+        why="warmup and decay are parts of the same run, one after the other, and the rate must reach its peak first",
     ),
     Rule(
         id="L403",

@@ -46,6 +46,14 @@ def test_c27_without_a_ratio_all_steps_after_warmup_decay() -> None:
     )
 
 
+def test_c27_more_warmup_than_steps_peaks_in_the_last() -> None:
+    assert rates(steps=4, warmup=12, decay_ratio=None) == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_c27_a_decay_that_does_not_fit_gets_what_warmup_leaves() -> None:
+    assert rates(steps=4, warmup=2, decay_ratio=1.0) == pytest.approx([0.5, 1.0, 1.0, 0.5])
+
+
 def test_a_stable_part_stands_between_warmup_and_decay() -> None:
     assert rates(steps=10, warmup=2, decay_ratio=0.4) == pytest.approx([0.5, *[1.0] * 6, 0.75, 0.5, 0.25])
 
