@@ -26,10 +26,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _titan(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Runs the installed command line in `folder`; -S would hide the dependencies, so the path decides."""
+    """Runs the command line of the wheel in `folder`: its path comes first, and the start proves that it won."""
     start = (
-        f"import sys; sys.path.insert(0, {str(site)!r}); import engine; assert engine.__file__.startswith({str(site)!r}); "
-        "from titancli.app import main; main()"
+        f"import sys; site = {str(site)!r}; sys.path.insert(0, site); import engine; "
+        "assert engine.__file__.startswith(site); from titancli.app import main; main()"
     )
     command = [sys.executable, "-P", "-c", start, *words]
     return subprocess.run(command, cwd=folder, env=dict(os.environ), capture_output=True, text=True, timeout=60)
