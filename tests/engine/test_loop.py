@@ -109,6 +109,16 @@ def test_other_families_train_alike_in_two_layouts(
 
 
 @pytest.mark.world
+def test_weights_kept_in_bf16_train_alike_in_two_layouts(
+    gloo: GlooPool, alone: Callable[..., list[tuple[float, float]]]
+) -> None:
+    values = {"training__dtype": "bfloat16", "training__mixed_precision_param": "bfloat16"}
+    figures = gloo.run(2, losses_and_norms, arguments=layout(2, 1, 2, **values))[0]
+    # Activations and gradients are rounded to eight bits, row by row in another grouping.
+    torch.testing.assert_close(torch.tensor(figures), torch.tensor(alone(**values)), rtol=3e-2, atol=0)
+
+
+@pytest.mark.world
 def test_tied_embeddings_train_alike_in_two_layouts(
     gloo: GlooPool, alone: Callable[..., list[tuple[float, float]]]
 ) -> None:
@@ -308,6 +318,63 @@ def test_c26_a_bad_step_shows_no_figure(gloo: GlooPool, tmp_path: Path) -> None:
     gloo.run(2, plant_nan, arguments=arguments, folder=str(tmp_path), where=BAD_WEIGHT, rank=1, step=3)
     steps = [event["step"] for event in read_new(event_file(tmp_path, 0))[0] if event["kind"] == "step"]
     assert steps == [1, 2]
+
+
+def nan_loss(folder: str) -> str:
+    """The loss of rank 1 is NaN at step 3; what its fit says."""
+    config = tiny(**layout(2, 1, 2))
+    resolved = plan(config)
+    before, calls = engine.loop.build, 0
+
+    def build_with_planted_loss(*args: Any) -> Built:
+        built = before(*args)
+        real = built.loss
+
+        def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            nonlocal calls
+            calls += 1
+            bad = calls == 3 and dist.get_rank() == 1
+            return real(logits, labels) * (float("nan") if bad else 1.0)
+
+        object.__setattr__(built, "loss", loss)
+        return built
+
+    engine.loop.build = build_with_planted_loss
+    try:
+        fit(config, resolved, run=Path(folder), source=Rows(config, resolved, data_rank=dist.get_rank()))
+    except RuntimeError as failure:
+        return str(failure)
+    finally:
+        engine.loop.build = before
+    return "nothing"
+
+
+@pytest.mark.world
+def test_c26_a_loss_that_is_not_finite_names_its_own_rank(gloo: GlooPool, tmp_path: Path) -> None:
+    for message in gloo.run(2, nan_loss, folder=str(tmp_path)):
+        assert message.startswith("step 3: the loss")
+        assert "rank 1" in message
+
+
+class NoLabels(Rows):
+    """Step 2 has no label that counts."""
+
+    def batches(self, step: int) -> list[Batch] | None:
+        """As the others', emptied."""
+        full = super().batches(step)
+        for batch in full or []:
+            if step == 2:
+                batch.labels_BS[:] = -100
+        return full
+
+
+def test_a_step_without_labels_has_no_loss_and_changes_nothing_else() -> None:
+    config = tiny(training__steps=3)
+    resolved = plan(config)
+    outcome = fit(config, resolved, source=NoLabels(config, resolved, data_rank=0))
+    assert [step["tokens"] > 0 for step in outcome.steps] == [True, False, True]
+    assert outcome.steps[1]["loss"] is None
+    assert outcome.steps[1]["grad_norm"] == 0.0
 
 
 # ---- how a run ends --------------------------------------------------------------------------

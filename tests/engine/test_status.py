@@ -1,0 +1,84 @@
+"""Where a bad step began, and the word that ranks exchange."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from gloo_pool import GlooPool
+
+from engine.status import StatusWord, find_non_finite
+from engine.stop import Stop
+
+NAN = float("nan")
+
+
+def found(losses: list[float], norms: list[list[float]]) -> tuple[int, str]:
+    """What this rank says of a bad step 7 with these losses and local norms by rank."""
+    rank = dist.get_rank()
+    failure = find_non_finite(
+        step=7, loss=torch.tensor(losses[rank]), names=("first", "second"), local_norms_N=torch.tensor(norms[rank])
+    )
+    return failure.rank, str(failure)
+
+
+@pytest.mark.world
+@pytest.mark.parametrize(
+    ("losses", "norms", "rank", "words"),
+    [
+        ([1.0, 1.0], [[1.0, 1.0], [1.0, NAN]], 1, "the gradient of second is not finite on rank 1"),
+        ([1.0, 1.0], [[1.0, NAN], [NAN, 1.0]], 1, "the gradient of first is not finite on rank 1"),
+        ([1.0, 1.0], [[NAN, 1.0], [NAN, 1.0]], 0, "the gradient of first is not finite on rank 0"),
+        ([1.0, NAN], [[NAN, NAN], [1.0, NAN]], 1, "the loss (and the gradient of second) is not finite on rank 1"),
+        ([1.0, 1.0], [[3e38, 3e38], [3e38, 3e38]], 0, "the norm of the gradient is not finite on rank 0"),
+    ],
+)
+def test_c26_all_ranks_name_the_same_origin(
+    losses: list[float], norms: list[list[float]], rank: int, words: str, gloo: GlooPool
+) -> None:
+    first, second = gloo.run(2, found, losses=losses, norms=norms)
+    assert first == second
+    assert first[0] == rank
+    assert words in first[1]
+    assert "step 7" in first[1]
+    assert "weights are those of step 6" in first[1]
+
+
+def exchanged(tokens: list[int], signals: list[int], bad: float | None) -> dict[str, Any]:
+    """The answer to one word."""
+    rank = dist.get_rank()
+    stop = Stop()
+    stop.terminations = signals[rank]
+    word = StatusWord(torch.device("cpu"))
+    denominator = word.send(tokens=tokens[rank], stop=stop, previous_bad=None if bad is None else torch.tensor(bad))
+    status = word.read()
+    return {
+        "denominator": denominator.item(),
+        "tokens": status.tokens,
+        "code": status.stop_exit_code,
+        "bad": status.previous_bad,
+    }
+
+
+@pytest.mark.world
+def test_tokens_are_summed_over_the_world(gloo: GlooPool) -> None:
+    ranks = gloo.run(2, exchanged, tokens=[3, 4], signals=[0, 0], bad=0.0)
+    assert ranks == [{"denominator": 7.0, "tokens": 7, "code": None, "bad": False}] * 2
+
+
+@pytest.mark.world
+def test_a_signal_on_one_rank_reaches_all(gloo: GlooPool) -> None:
+    assert [rank["code"] for rank in gloo.run(2, exchanged, tokens=[1, 1], signals=[0, 1], bad=None)] == [143, 143]
+
+
+@pytest.mark.world
+def test_the_bad_flag_is_not_added_up(gloo: GlooPool) -> None:
+    assert [rank["bad"] for rank in gloo.run(2, exchanged, tokens=[1, 1], signals=[0, 0], bad=1.0)] == [True, True]
+
+
+@pytest.mark.world
+def test_a_step_without_valid_tokens_divides_by_one_and_says_zero(gloo: GlooPool) -> None:
+    rank = gloo.run(1, exchanged, tokens=[0], signals=[0], bad=None)[0]
+    assert (rank["denominator"], rank["tokens"]) == (1.0, 0)
