@@ -11,6 +11,7 @@ from engine.errors import TitanError
 from engine.rules import Report, check
 from engine.sources import Loaded, load, preset_names
 from titancli import report
+from titancli.corpus import with_tokenizer
 
 if TYPE_CHECKING:
     from engine.sources import Flag
@@ -32,7 +33,7 @@ def load_config(command: str, path: str | None, preset: str | None, flags: Seque
 def validate(path: str | None, preset: str | None, flags: Sequence[Flag], *, as_json: bool) -> int:
     """Shows findings and plan, as text or as one JSON object; returns the exit code (0, 2 or 3)."""
     loaded = load_config("validate", path, preset, flags)
-    checked = check(loaded)
+    checked = with_tokenizer(check(loaded), loaded)
     if as_json:
         sys.stdout.write(json.dumps(checked.to_json(), allow_nan=False) + "\n")
         return checked.exit_code

@@ -1,7 +1,7 @@
 """`titan launch`: from a config to a run on this machine.
 
 Knows the order: the config's own mistakes, the hardware here, what is not built yet, the run
-folder, and only then the first process.
+folder, the data, and only then the first process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Options:
 
 
 def launch(path: str | None, preset: str | None, flags: Sequence[Flag], options: Options) -> int:
-    """Launches, or says why not; returns the exit code. TitanError where the run folder cannot be had."""
+    """Launches, or says why not; returns the exit code. TitanError where the run folder or the data cannot be had."""
     from engine.hardware import this_machine
 
     if options.name is not None:
@@ -102,6 +102,7 @@ def _say_nothing_started(checked: Report) -> None:
 
 
 def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options) -> int:
+    from titancli.corpus import read_corpus
     from titancli.launch.run_folder import choose, create
     from titancli.launch.torchrun import command, foreign
 
@@ -110,6 +111,7 @@ def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options) -> in
     if isinstance(place, Path):
         report.say(f"the run {place} is complete: all {config.training.steps} steps are done", tint="good")
         return EXIT_OK
+    corpus = read_corpus(loaded, plan)
     torchrun = command(
         place.run,
         processes=plan.world_size,
@@ -127,10 +129,10 @@ def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options) -> in
     aside = create(place, loaded, plan, str(torchrun))
     if aside:
         report.say(f"the old run folder is now {aside}")
-    return _run(loaded, plan, place.run, torchrun)
+    return _run(loaded, plan, place.run, torchrun, corpus)
 
 
-def _run(loaded: Loaded, plan: Plan, run: Path, torchrun: Command) -> int:
+def _run(loaded: Loaded, plan: Plan, run: Path, torchrun: Command, corpus: str) -> int:
     from dataclasses import replace
 
     from titancli.launch.progress import display, quietly_say
@@ -141,6 +143,7 @@ def _run(loaded: Loaded, plan: Plan, run: Path, torchrun: Command) -> int:
     model = f"{loaded.config.model.name} {loaded.config.model.flavor}"
     quietly_say(f"{run.name}: {model} on {report.devices(plan.gpu, plan.world_size)}, {report.layout(plan)}")
     quietly_say(f"  {steps} steps of {plan.tokens_per_step:,} tokens; run folder {run}", tint="faint")
+    quietly_say(f"  {corpus}", tint="faint")
     try:
         ending = supervise(torchrun, run, grace_s=loaded.config.launch.grace_seconds, display=lambda: display(steps))
     except OSError as trouble:

@@ -106,7 +106,7 @@ def create(place: Place, loaded: Loaded, plan: Plan, command: str) -> str:
     """
     partial = place.run.with_name(f".{place.run.name}.partial")
     with _whole_or_nothing(place.run, partial):
-        for folder in ("events", "logs"):
+        for folder in ("events", "logs", "checkpoints"):
             (partial / folder).mkdir(parents=True)
         (partial / "config.toml").write_text(to_toml(loaded.config), "utf-8")
         (partial / "plan.json").write_text(json.dumps(plan.to_json(), indent=1) + "\n", "utf-8")

@@ -18,6 +18,8 @@ from titancli.launch.supervise import Ending
 from titancli.monitor.fold import Failure, RunState, follows
 from titancli.rank_logs import rank_logs
 
+# What a run that did all its steps gives as its reason.
+COMPLETED = "completed"
 _MOST_SECONDARY = 3
 _MOST_MESSAGE_LINES = 8
 
@@ -32,7 +34,10 @@ def summary(ending: Ending, plan: Plan, run: Path, *, steps: int) -> str:
         EXIT_INTERRUPTED: f"interrupted: {done} logged after {figures.duration(ending.seconds)}",
         EXIT_TERMINATED: f"stopped by a signal: {done} logged after {figures.duration(ending.seconds)}",
     }[ending.exit_code]
+    reason = state.ranks[0].reason_ended if 0 in state.ranks else None
+    early = ending.exit_code == EXIT_OK and reason not in (None, COMPLETED)
     rows = (
+        *((("ended early", reason),) if early else ()),
         ("loss", f"{figures.loss(state.first_loss)} -> {figures.loss(state.loss)}"),
         (
             "speed",

@@ -17,7 +17,6 @@ from titancli.rank_logs import TORCHRUN_LOG, RankLogs, rank_logs, text_of
 
 _REPORTED = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)")
 # torch puts the rank in front of an error that nobody caught.
-# torch puts the rank in front of an error that nobody caught.
 _LAST_LINE = re.compile(
     r"^(?:\[rank\d+\]: )?(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure))(?:: (?P<message>.*))?$"
 )

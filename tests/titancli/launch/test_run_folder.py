@@ -67,6 +67,7 @@ def test_folder_holds_what_the_workers_and_the_monitor_read() -> None:
         "launcher.json",
         "events",
         "logs",
+        "checkpoints",
     }
     assert load(run / "config.toml", environ={}).config == loaded.config
     assert json.loads((run / "plan.json").read_text("utf-8"))["world_size"] == 2

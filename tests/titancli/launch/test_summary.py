@@ -35,6 +35,19 @@ def test_finished_run_is_summed_up() -> None:
     )
 
 
+def test_c37_run_whose_data_ended_says_so_in_its_summary() -> None:
+    reason = "the data ended after step 2 on all data ranks: 5 sequences in all, 2 a step"
+    ended = fold(RunState(), [{"kind": "step", "rank": 0, "step": 2, "loss": 4.0}])
+    ended = fold(ended, [{"kind": "run_ended", "rank": 0, "reason": reason, "exit_code": 0, "first_failure": None}])
+    text = summary(Ending(exit_code=0, state=ended, seconds=3.0), PLAN, Path("runs/x"), steps=10)
+    assert text.splitlines()[:2] == ["done: 2 of 10 steps in 3.0 s", f"  ended early  {reason}"]
+
+
+def test_run_that_did_all_its_steps_says_nothing_of_its_end() -> None:
+    ended = fold(state(), [{"kind": "run_ended", "rank": 0, "reason": "completed", "exit_code": 0}])
+    assert "ended early" not in summary(Ending(exit_code=0, state=ended, seconds=3.0), PLAN, Path("runs/x"), steps=4)
+
+
 @pytest.mark.parametrize(("code", "head"), [(130, "interrupted: no step"), (143, "stopped by a signal: no step")])
 def test_run_stopped_before_its_first_step_invents_nothing(code: int, head: str) -> None:
     text = summary(Ending(exit_code=code, state=RunState(), seconds=3.0), PLAN, Path("runs/x"), steps=4)

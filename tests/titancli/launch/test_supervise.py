@@ -17,7 +17,10 @@ import pexpect
 import psutil
 import pytest
 
+from engine.planner.plan import plan
+from engine.sources import Flag, load
 from titancli.launch.progress import Lines
+from titancli.launch.run_folder import Place, create
 from titancli.launch.summary import failure_text
 from titancli.launch.supervise import supervise
 from titancli.launch.torchrun import command
@@ -82,7 +85,8 @@ def test_finished_run_ends_with_a_summary(finished_run: tuple[Path, Any]) -> Non
     assert launched.code == 0, launched.err
     lines = launched.out.splitlines()
     assert lines[0] == "done: llama3 debugmodel on 2 processes on cpu, FSDP 2"
-    assert lines[2:4] == ["starting processes", "building the model"]
+    assert lines[2].startswith("  stdlib: ")
+    assert lines[3:5] == ["starting processes", "building the model"]
     head, loss, speed, memory, folder, following = lines[-6:]
     assert head.startswith("done: 6 of 6 steps in ")
     assert loss.startswith("  loss         5.6")
@@ -239,13 +243,18 @@ def test_c44_usual_port_in_use_is_no_hindrance(titan: Callable[..., Any]) -> Non
     assert ran.code == 0, ran.err
 
 
-def test_mistake_that_only_the_workers_find_keeps_its_form_and_code(titan: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "data.jsonl").write_text('{"text": "fine"}\n{"text": \n', "utf-8")
-    (tmp_path / "data.toml").write_text('[training]\ndataset = "jsonl"\ndataset_path = "data.jsonl"\n', "utf-8")
-    ran = titan("launch", "data.toml", "--preset", "quickstart")
-    assert ran.code == 2
-    assert "failed first: error[D" in ran.err
-    assert "Traceback" not in ran.err
+def test_mistake_that_only_the_workers_find_keeps_its_form_and_code(tmp_path: Path) -> None:
+    corpus, run = tmp_path / "data.jsonl", tmp_path / "runs" / "x"
+    corpus.write_text('{"text": "fine when launch looked"}\n{"text": \n', "utf-8")
+    keys = {"training.dataset": "jsonl", "training.dataset_path": str(corpus)}
+    loaded = load(preset="quickstart", flags=[Flag(key, value, f"--{key}") for key, value in keys.items()], environ={})
+    create(Place(run=run), loaded, plan(loaded.config), "command")
+    torchrun = command(run, processes=2, threads=1, grace_s=5.0, environ=os.environ)
+    ending = supervise(torchrun, run, grace_s=5.0, display=lambda: Lines(5))
+    text = failure_text(failures_of(run, ending.state), run, torchrun_tail="")
+    assert ending.exit_code == 2
+    assert "failed first: error[D204]" in text
+    assert "Traceback" not in text
 
 
 def test_run_goes_on_where_nobody_reads_its_output_any_more(titan_command: tuple[str, ...], tmp_path: Path) -> None:
