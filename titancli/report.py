@@ -173,7 +173,7 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
         ),
         ("microbatches", f"{plan.microbatches} of {plan.microbatch_size} in each accumulation step"),
         ("tokens a step", f"{plan.tokens_per_step:,}"),
-        ("step time", figures.duration(plan.time.step_s if plan.time else None, unknown)),
+        ("step time", figures.duration(plan.time.step_s, unknown)),
         ("tokens/s/GPU", figures.rate(plan.tokens_per_s_per_gpu, unknown)),
     ]
 

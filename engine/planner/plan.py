@@ -62,13 +62,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Time:
-    """Seconds of one optimizer step, and where they go; `per_axis` is communication by mesh axis."""
+    """Seconds of one optimizer step, and where they go; None is unknown. `per_axis` is communication by mesh axis."""
 
-    step_s: float
-    compute_s: float
-    exposed_comm_s: float
-    bubble_s: float
-    per_axis: dict[str, float]
+    step_s: float | None = None
+    compute_s: float | None = None
+    exposed_comm_s: float | None = None
+    bubble_s: float | None = None
+    per_axis: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Plan:
     stage_count: int
     stages: tuple[Stage, ...]
     memory: Memory
-    time: Time | None = None
+    time: Time = Time()
     tokens_per_s_per_gpu: float | None = None
     mfu_pct: float | None = None
 
