@@ -29,6 +29,9 @@ def main() -> int:
         print("usage: python -m engine RUN_FOLDER", file=sys.stderr)
         return EXIT_CONFIG
     _share_cores()
+    if "PYTORCH_ALLOC_CONF" not in os.environ:
+        # Read when a GPU is first used. Segments that grow hold 3 GiB less for Llama 3 8B on two H200.
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     try:
         return _train(Path(sys.argv[1]))
     except TitanError as mistake:
