@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from engine.hardware import Machine
     from engine.planner.plan import Plan
     from engine.rules import Report
+    from titancli.launch.run_folder import Place
     from titancli.launch.supervise import Ending
     from titancli.launch.torchrun import Command
 
@@ -103,33 +104,50 @@ def _say_nothing_started(checked: Report) -> None:
 
 def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options) -> int:
     from titancli.corpus import read_corpus
-    from titancli.launch.run_folder import choose, create
-    from titancli.launch.torchrun import command, foreign
+    from titancli.launch.run_folder import alone_in, choose, create
+    from titancli.launch.torchrun import foreign
 
-    config = loaded.config
-    place = choose(loaded, resume=options.resume, overwrite=options.overwrite, now_s=time.time())
+    def place_now() -> Place | Path:
+        return choose(loaded, resume=options.resume, overwrite=options.overwrite, now_s=time.time())
+
+    place = place_now()
     if isinstance(place, Path):
-        report.say(f"the run {place} is complete: all {config.training.steps} steps are done", tint="good")
-        return EXIT_OK
+        return _say_complete(place, loaded)
     corpus = read_corpus(loaded, plan)
-    torchrun = command(
-        place.run,
-        processes=plan.world_size,
-        threads=max(1, machine.cpus // plan.world_size) if plan.gpu == "cpu" else None,
-        grace_s=config.launch.grace_seconds,
-        environ=os.environ,
-    )
     if options.dry_run:
-        report.say(str(torchrun))
+        report.say(str(_torchrun(place.run, loaded, plan, machine)))
         report.say(f"nothing was started; the command needs {place.run}, which titan launch writes", sys.stderr)
         return EXIT_OK
     ignored = [name for name in foreign(os.environ) if not name.startswith("TITAN_")]
     if ignored:
         report.say(f"not handed to the workers: {', '.join(ignored)} of another launcher", sys.stderr, tint="faint")
-    aside = create(place, loaded, plan, str(torchrun))
+    with alone_in(place.run.parent):
+        # Another launch may have taken the place while this one read its data.
+        place = place_now()
+        if isinstance(place, Path):
+            return _say_complete(place, loaded)
+        torchrun = _torchrun(place.run, loaded, plan, machine)
+        aside = create(place, loaded, plan, str(torchrun))
     if aside:
         report.say(f"the old run folder is now {aside}")
     return _run(loaded, plan, place.run, torchrun, corpus)
+
+
+def _say_complete(run: Path, loaded: Loaded) -> int:
+    report.say(f"the run {run} is complete: all {loaded.config.training.steps} steps are done", tint="good")
+    return EXIT_OK
+
+
+def _torchrun(run: Path, loaded: Loaded, plan: Plan, machine: Machine) -> Command:
+    from titancli.launch.torchrun import command
+
+    return command(
+        run,
+        processes=plan.world_size,
+        threads=max(1, machine.cpus // plan.world_size) if plan.gpu == "cpu" else None,
+        grace_s=loaded.config.launch.grace_seconds,
+        environ=os.environ,
+    )
 
 
 def _run(loaded: Loaded, plan: Plan, run: Path, torchrun: Command, corpus: str) -> int:

@@ -6,10 +6,14 @@ A folder appears whole or not at all, and none is ever deleted: `--overwrite` mo
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
 import re
 import shutil
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +25,7 @@ from engine.keys import field_types, value_of
 from engine.planner.plan import Plan
 from engine.sources import Loaded, load, locate, to_toml
 from titancli import report
-from titancli.monitor.follow import Follower, Launcher, judge
+from titancli.monitor.follow import Follower, Launcher, folder_of_runs, judge
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
 _MOST_KEYS = 5
@@ -48,14 +52,14 @@ def choose(loaded: Loaded, *, resume: bool, overwrite: bool, now_s: float) -> Pl
     if not job.name:
         if resume:
             raise TitanError(report.error("R101", "--resume needs the name of a run", "give --name NAME too"))
-        return Place(run=_unnamed(Path(job.dump_folder), loaded.stem, now_s))
+        return Place(run=_unnamed(folder_of_runs(job.dump_folder), loaded.stem, now_s))
     if not _NAME.fullmatch(job.name):
         message = f"job.name = {job.name!r} cannot name a folder"
         raise TitanError(
             _at(loaded, "R102", message, "use letters, digits and any of . _ - + =, without a dot in front")
         )
-    run = Path(job.dump_folder) / job.name
-    if not run.exists():
+    run = folder_of_runs(job.dump_folder) / job.name
+    if not os.path.lexists(run):
         if resume:
             message = f"there is no run {job.name} in {job.dump_folder} to resume"
             raise TitanError(_at(loaded, "R103", message, "leave --resume out to start it"))
@@ -68,7 +72,7 @@ def _unnamed(runs: Path, stem: str, now_s: float) -> Path:
     name = re.sub(r"[^A-Za-z0-9_.+=-]", "_", stem).lstrip(".-") or "titan"
     name = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now_s))}"
     counted = (runs / (name if count == 1 else f"{name}-{count}") for count in range(1, 10_000))
-    return next(run for run in counted if not run.exists())
+    return next(run for run in counted if not os.path.lexists(run))
 
 
 def _existing(loaded: Loaded, run: Path, *, overwrite: bool) -> Place | Path:
@@ -80,9 +84,12 @@ def _existing(loaded: Loaded, run: Path, *, overwrite: bool) -> Place | Path:
     if overwrite:
         return Place(run=run, taken=True)
     kept = "give another --name, or --overwrite to start anew (the old folder is kept beside it)"
-    if not (run / "config.toml").is_file():
+    if not os.path.isfile(run / "config.toml"):
         raise TitanError(_at(loaded, "R105", f"{run} exists and is not the folder of a run", kept))
-    other = differences(load(run / "config.toml", environ={}).config, loaded.config)
+    there = load(run / "config.toml", environ={})
+    if there.findings:
+        raise TitanError(_at(loaded, "R105", f"{run} holds a run whose config.toml cannot be read", kept))
+    other = differences(there.config, loaded.config)
     if other:
         raise TitanError(_at(loaded, "R105", f"{run} holds a run of another config: {other}", kept))
     if state == "finished":
@@ -99,52 +106,89 @@ def differences(old: Config, new: Config) -> str:
     return ", ".join(words) + (f", and {more} more" if more else "")
 
 
+@contextmanager
+def alone_in(runs: Path) -> Iterator[None]:
+    """Keeps other launches of this machine from choosing or making a run in this folder within the block.
+
+    The folder is made where it is not there, and taken away again where it is empty afterwards.
+    TitanError where it cannot be had.
+    """
+    made = [folder for folder in (runs, *runs.parents) if not os.path.lexists(folder)]
+    with _told(runs):
+        runs.mkdir(parents=True, exist_ok=True)
+    try:
+        with _locked(runs):
+            yield
+    finally:
+        for folder in made:
+            # Only one that is empty goes.
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        # Some network file systems lock no folders; there a run's own folder is still renamed into place by one only.
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def create(place: Place, loaded: Loaded, plan: Plan, command: str) -> str:
     """Writes the run folder; returns where a folder that stood there was moved to, else an empty text.
 
-    TitanError where the disk does not take it; nothing is left of it then.
+    TitanError where the disk does not take it, or another launch came first; nothing is left of it then.
     """
-    partial = place.run.with_name(f".{place.run.name}.partial")
-    with _whole_or_nothing(place.run, partial):
-        for folder in ("events", "logs", "checkpoints"):
-            (partial / folder).mkdir(parents=True)
-        (partial / "config.toml").write_text(to_toml(loaded.config), "utf-8")
-        (partial / "plan.json").write_text(json.dumps(plan.to_json(), indent=1) + "\n", "utf-8")
-        (partial / "command.txt").write_text(command + "\n", "utf-8")
-        Launcher.this_process().write(partial)
-        aside = _move_aside(place.run) if place.taken else ""
-        partial.rename(place.run)
-    return aside
+    partial = place.run.with_name(f".{place.run.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        with _told(place.run):
+            for folder in ("events", "logs", "checkpoints"):
+                (partial / folder).mkdir(parents=True)
+            (partial / "config.toml").write_text(to_toml(loaded.config), "utf-8")
+            (partial / "plan.json").write_text(json.dumps(plan.to_json(), indent=1) + "\n", "utf-8")
+            (partial / "command.txt").write_text(command + "\n", "utf-8")
+            Launcher.this_process().write(partial)
+            aside = _move_aside(place.run) if place.taken else ""
+            _put_in_place(loaded, partial, place.run)
+        return aside
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _put_in_place(loaded: Loaded, partial: Path, run: Path) -> None:
+    try:
+        partial.rename(run)
+    except OSError as trouble:
+        if trouble.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        message = f"another launch has just taken {run}"
+        raise TitanError(
+            _at(loaded, "R104", message, f"watch it with titan monitor {run}, or give another --name")
+        ) from (trouble)
 
 
 def _move_aside(run: Path) -> str:
-    free = next(
-        old for old in (run.with_name(f"{run.name}.old-{count}") for count in range(1, 10_000)) if not old.exists()
-    )
+    olds = (run.with_name(f"{run.name}.old-{count}") for count in range(1, 10_000))
+    free = next(old for old in olds if not os.path.lexists(old))
     run.rename(free)
     return str(free)
 
 
 @contextmanager
-def _whole_or_nothing(run: Path, partial: Path) -> Iterator[None]:
-    """Takes away what was written, and the folders made for it, where the disk does not take all of it."""
-    made = [folder for folder in run.parents if not folder.exists()]
+def _told(run: Path) -> Iterator[None]:
+    """Says as a finding what the disk does not take."""
     try:
         yield
     except OSError as trouble:
-        shutil.rmtree(partial, ignore_errors=True)
-        for folder in made:
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
         message = f"cannot write the run folder {run}: {(trouble.strerror or str(trouble)).lower()}"
-        raise TitanError(
-            report.error(
-                "R107",
-                message,
-                "make room or set job.dump_folder to a folder that can be written",
-                key="job.dump_folder",
-            )
-        ) from trouble
+        fix = "make room or set job.dump_folder to a folder that can be written"
+        raise TitanError(report.error("R107", message, fix, key="job.dump_folder")) from trouble
 
 
 def _at(loaded: Loaded, rule: str, message: str, fix: str) -> Finding:

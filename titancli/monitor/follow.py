@@ -28,7 +28,7 @@ LAUNCHER_FILE = "launcher.json"
 
 def find_run(name: str | None, dump_folder: str) -> Path:
     """The folder of a run: given as a path, by its name, or the newest; TitanError where there is none."""
-    runs = Path(dump_folder)
+    runs = folder_of_runs(dump_folder)
     if name is None:
         newest = newest_run(runs)
         if newest is None:
@@ -37,7 +37,8 @@ def find_run(name: str | None, dump_folder: str) -> Path:
             )
         return newest
     for folder in (Path(name), runs / name):
-        if (folder / "config.toml").is_file() or (folder / "events").is_dir():
+        # os.path asks without raising where a name is too long, or a folder on the way may not be entered.
+        if os.path.isfile(folder / "config.toml") or os.path.isdir(folder / "events"):
             return folder
     names = [run.name for run in sorted(_runs(runs), key=_age, reverse=True)]
     known = difflib.get_close_matches(name, names, n=3) or names[:5]
@@ -49,6 +50,11 @@ def find_run(name: str | None, dump_folder: str) -> Path:
     )
 
 
+def folder_of_runs(dump_folder: str) -> Path:
+    """`job.dump_folder` as a path: `~` is a home folder there too."""
+    return Path(os.path.expanduser(dump_folder))
+
+
 def newest_run(runs: Path) -> Path | None:
     """The run of a dump folder that was started last."""
     return max(_runs(runs), key=_age, default=None)
@@ -56,9 +62,11 @@ def newest_run(runs: Path) -> Path | None:
 
 def _runs(runs: Path) -> list[Path]:
     """Run folders; one that is being written has a name with a dot in front."""
-    if not runs.is_dir():
+    try:
+        entries = list(runs.iterdir())
+    except OSError:
         return []
-    return [run for run in runs.iterdir() if not run.name.startswith(".") and (run / "config.toml").is_file()]
+    return [run for run in entries if not run.name.startswith(".") and os.path.isfile(run / "config.toml")]
 
 
 def _age(run: Path) -> tuple[float, str]:
@@ -106,8 +114,11 @@ class Launcher:
         """Puts itself into the run folder, whole or not at all."""
         fields = {"pid": self.pid, "host": self.host, "created": self.created, "exit_code": self.exit_code}
         partial = run / f".{LAUNCHER_FILE}.{self.pid}"
-        partial.write_text(json.dumps(fields) + "\n", "utf-8")
-        partial.replace(run / LAUNCHER_FILE)
+        try:
+            partial.write_text(json.dumps(fields) + "\n", "utf-8")
+            partial.replace(run / LAUNCHER_FILE)
+        finally:
+            partial.unlink(missing_ok=True)
 
     @classmethod
     def this_process(cls) -> Launcher:

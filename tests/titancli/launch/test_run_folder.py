@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from pathlib import Path
@@ -12,7 +13,7 @@ from engine.errors import TitanError
 from engine.events import EventLog
 from engine.planner.plan import plan
 from engine.sources import Flag, Loaded, load
-from titancli.launch.run_folder import Place, choose, create, differences
+from titancli.launch.run_folder import Place, alone_in, choose, create, differences
 from titancli.monitor.follow import Launcher
 
 NOON_S = 1_796_040_000.0
@@ -76,7 +77,7 @@ def test_folder_holds_what_the_workers_and_the_monitor_read() -> None:
 def test_c51_folder_of_another_config_is_refused_with_the_keys_that_differ() -> None:
     start(config(job__name="x"))
     told = refusal(config(job__name="x", training__steps="20"))
-    assert "runs/x holds a run of another config: training.steps is 150 there and 20 here" in told
+    assert "runs/x holds a run of another config: training.steps is 100 there and 20 here" in told
     assert "--overwrite" in told
 
 
@@ -161,3 +162,67 @@ def test_odd_stem_still_makes_a_folder_name(tmp_path: Path) -> None:
     place = choose(loaded, resume=False, overwrite=False, now_s=NOON_S)
     assert isinstance(place, Place)
     assert place.run.name.startswith("my_run__2_-")
+
+
+def test_launch_that_comes_second_is_refused_and_spoils_nothing_of_the_first() -> None:
+    loaded = config(job__name="x")
+    first, second = (choose(loaded, resume=False, overwrite=False, now_s=NOON_S) for _ in range(2))
+    assert isinstance(first, Place)
+    assert isinstance(second, Place)
+    create(first, loaded, plan(loaded.config), "command")
+    with pytest.raises(TitanError, match="another launch has just taken runs/x"):
+        create(second, loaded, plan(loaded.config), "command")
+    assert [entry.name for entry in Path("runs").iterdir()] == ["x"]
+    assert (first.run / "launcher.json").is_file()
+
+
+def test_only_one_launch_at_a_time_chooses_in_a_folder_of_runs() -> None:
+    with alone_in(Path("runs")):
+        other = os.open("runs", os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(other)
+
+
+def test_folder_of_runs_that_stays_empty_is_not_left_behind() -> None:
+    with alone_in(Path("a/b/runs")):
+        assert Path("a/b/runs").is_dir()
+    assert not Path("a").exists()
+
+
+def test_folder_of_runs_that_cannot_be_made_is_told() -> None:
+    Path("file").write_text("", "utf-8")
+    with pytest.raises(TitanError, match=r"error.R107.*not a directory"), alone_in(Path("file/runs")):
+        pass
+
+
+def test_leftover_of_a_killed_launch_is_no_hindrance() -> None:
+    Path("runs/.x.partial").mkdir(parents=True)
+    Path("runs/.x.0a1b2c3d.partial/events").mkdir(parents=True)
+    assert start(config(job__name="x")).is_dir()
+
+
+def test_home_folder_is_meant_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert start(config(job__name="x", job__dump_folder="~/runs")) == tmp_path / "runs" / "x"
+
+
+@pytest.mark.parametrize("folder", ["x" * 300, "a/" * 3000], ids=["name", "path"])
+def test_folder_of_runs_with_too_long_a_name_is_told(folder: str) -> None:
+    loaded = config(job__name="x", job__dump_folder=folder)
+    place = choose(loaded, resume=False, overwrite=False, now_s=NOON_S)
+    assert isinstance(place, Place)
+    with pytest.raises(TitanError, match=r"error.R107.*file name too long"), alone_in(place.run.parent):
+        pass
+
+
+def test_link_to_nothing_is_not_taken_for_a_free_place() -> None:
+    Path("runs").mkdir()
+    Path("runs/x").symlink_to("nowhere")
+    assert "runs/x exists and is not the folder of a run" in refusal(config(job__name="x"))
+
+
+def test_run_whose_config_cannot_be_read_is_not_called_another_config() -> None:
+    run = start(config(job__name="x"))
+    (run / "config.toml").write_text("garbage", "utf-8")
+    assert "runs/x holds a run whose config.toml cannot be read" in refusal(config(job__name="x"))

@@ -156,3 +156,17 @@ def test_run_with_a_failed_rank_has_failed_whatever_rank_0_says(tmp_path: Path) 
         first_failure={"rank": 1, "host": "a", "type": "ValueError", "message": ""},
     )
     assert state_of(run, None) == "failed"
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\nb", ""])
+def test_name_that_can_be_no_folder_is_not_there(tmp_path: Path, name: str) -> None:
+    with pytest.raises(TitanError, match="there is no run"):
+        find_run(name, str(tmp_path / "runs"))
+
+
+def test_launcher_that_cannot_be_written_leaves_no_half_of_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "x")
+    (run / "launcher.json").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        launcher().write(run)
+    assert not list(run.glob(".launcher*"))
