@@ -19,10 +19,12 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from engine.model.llama import Decoder
+from engine.shapes import ModelShape
 
 # Small enough that a rank with few rows draws little in vain, large enough that drawing, not seeding, takes the time.
 BLOCK_ROWS = 16
 STD = 0.02
+LOGITS_STD = 0.1
 _INTO_RESIDUAL = (".wo.weight", ".w2.weight")
 
 
@@ -34,29 +36,40 @@ def materialise(part: Decoder, seed: int, device: torch.device) -> None:
 
 
 def initialise(part: nn.Module, seed: int) -> None:
-    """Fills every weight: norms with 1, all else from N(0, 0.02).
-
-    What writes into the residual stream (wo, w2) has 1 / sqrt(2 layers) of that, as GPT-2
-    does, so that the stream's variance does not grow with depth.
-    """
+    """Fills every weight: norms with 1, all else from a normal distribution around 0."""
     assert isinstance(part, Decoder)
     with torch.no_grad():
         for name, weight in part.named_parameters():
             if weight.ndim == 1:
                 weight.fill_(1.0)
                 continue
-            depth = sqrt(2 * part.shape.n_layers) if name.endswith(_INTO_RESIDUAL) else 1.0
             local, first_row, first_column = _share(weight)
             if local.numel():
                 _fill(
                     local,
                     name,
                     seed=seed,
-                    std=STD / depth,
+                    std=deviation(name, part.shape),
                     first_row=first_row,
                     columns=weight.shape[1],
                     first_column=first_column,
                 )
+
+
+def deviation(name: str, shape: ModelShape) -> float:
+    """Standard deviation of a matrix's initial values, by its name.
+
+    0.02, as in GPT-2. What writes into the residual stream (wo, w2) has 1 / sqrt(2 layers) of
+    that, as there, so that the stream's variance does not grow with depth. The head gives logits
+    of deviation 0.1 at every width, so that a run starts at ln(vocabulary) + 0.005. An embedding
+    that is not also the head has deviation 1, as in torchtitan: a norm follows it, and with
+    small rows it would magnify their gradient.
+    """
+    if name == "output.weight":
+        return LOGITS_STD / sqrt(shape.dim)
+    if name == "tok_embeddings.weight" and not shape.tie_embeddings:
+        return 1.0
+    return STD / sqrt(2 * shape.n_layers) if name.endswith(_INTO_RESIDUAL) else STD
 
 
 def _share(weight: Tensor) -> tuple[Tensor, int, int]:
