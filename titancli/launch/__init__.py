@@ -177,7 +177,7 @@ def _run(loaded: Loaded, plan: Plan, run: Path, torchrun: Command, corpus: str) 
 
 def _say_ending(ending: Ending, plan: Plan, run: Path, steps: int) -> None:
     from titancli.launch.progress import quietly_say
-    from titancli.launch.summary import failure_text, summary
+    from titancli.launch.summary import cause_outside, failure_text, summary
     from titancli.monitor.failure import failures_of
     from titancli.rank_logs import TORCHRUN_LOG, text_of
 
@@ -185,7 +185,8 @@ def _say_ending(ending: Ending, plan: Plan, run: Path, steps: int) -> None:
         quietly_say(summary(ending, plan, run, steps=steps))
         return
     tail = "\n".join(text_of(run / "logs" / TORCHRUN_LOG, 4096).splitlines()[-10:])
+    failures, outside = failures_of(run, ending.state), cause_outside(ending, run)
     try:
-        report.say(failure_text(failures_of(run, ending.state), run, torchrun_tail=tail), sys.stderr, tint="bad")
+        report.say(failure_text(failures, run, torchrun_tail=tail, outside=outside), sys.stderr, tint="bad")
     except OSError:
         report.lose(sys.stderr)

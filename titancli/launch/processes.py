@@ -40,6 +40,7 @@ class Processes:
             )
         root = psutil.Process(self._torchrun.pid)
         self._known: dict[int, psutil.Process] = {root.pid: root}
+        self._was_asked = False
 
     def exit_code(self) -> int | None:
         """torchrun's exit code; None while it runs."""
@@ -48,7 +49,15 @@ class Processes:
     def signal(self, number: signal.Signals) -> None:
         """Hands a signal to torchrun, which hands it to its workers."""
         if self._torchrun.poll() is None:
+            self._was_asked = True
             self._torchrun.send_signal(number)
+
+    def killed_by(self) -> str | None:
+        """The signal that ended torchrun, if it was sent by somebody else; None where it ended in another way."""
+        code = self._torchrun.poll()
+        if code is None or code >= 0 or self._was_asked:
+            return None
+        return signal.Signals(-code).name
 
     def look(self) -> None:
         """Remembers every descendant that lives now: one that loses its parent can be found no other way."""
@@ -59,6 +68,7 @@ class Processes:
     def end(self, *, at_once: bool = False) -> None:
         """Ends all that is left: SIGTERM, and SIGKILL after three seconds (or right away)."""
         self.look()
+        self._was_asked = self._was_asked or self._torchrun.poll() is None
         if not at_once:
             _send(self._alive(), signal.SIGTERM)
             deadline = time.monotonic() + _KILL_AFTER_S

@@ -6,6 +6,7 @@ Knows words. The figures come from the events and the plan; what they do not hol
 from __future__ import annotations
 
 import shlex
+import shutil
 import statistics
 import textwrap
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from titancli.rank_logs import rank_logs
 COMPLETED = "completed"
 _MOST_SECONDARY = 3
 _MOST_MESSAGE_LINES = 8
+# Less than this, and not even an event can be written.
+_LEAST_FREE_BYTES = 16 * 1024
 
 
 def summary(ending: Ending, plan: Plan, run: Path, *, steps: int) -> str:
@@ -55,8 +58,29 @@ def median_speed(state: RunState) -> float | None:
     return statistics.median(state.speeds) if state.speeds else None
 
 
-def failure_text(failures: Sequence[Failure], run: Path, *, torchrun_tail: str) -> str:
-    """The last lines of a failed run: the cause with the way to its log, and then what only followed."""
+def cause_outside(ending: Ending, run: Path) -> str:
+    """What ended a run from outside of its ranks, which then cannot tell it themselves; empty where nothing did."""
+    if ending.killed_by is not None:
+        return (
+            f"error[R204]: torchrun, the parent of all ranks, was killed by {ending.killed_by} from outside\n"
+            "  fix: look in the system's log for who did it, the out-of-memory killer for one"
+        )
+    try:
+        free_bytes = shutil.disk_usage(run).free
+    except OSError:
+        return ""
+    if free_bytes >= _LEAST_FREE_BYTES:
+        return ""
+    return f"error[R205]: the disk that holds {run} is full: ranks cannot write what they do\n  fix: make room there"
+
+
+def failure_text(failures: Sequence[Failure], run: Path, *, torchrun_tail: str, outside: str = "") -> str:
+    """The last lines of a failed run: the cause with the way to its log, and then what only followed.
+
+    `outside` is a cause that no rank can tell; it counts where no rank has another.
+    """
+    if outside and all(follows(failure) for failure in failures):
+        return "\n".join((outside, *_others(failures)))
     if not failures:
         tail = textwrap.indent(torchrun_tail, "  | ") or "  it wrote nothing"
         return f"error[R201]: the run failed, and no rank said why; the end of torchrun's own log:\n{tail}"
@@ -66,13 +90,19 @@ def failure_text(failures: Sequence[Failure], run: Path, *, torchrun_tail: str) 
     if logs is not None:
         lines.append(f"  --> {logs.stderr}")
     lines.append(f"  fix: {_way_out(first)}; its whole log: titan logs {named(run)} --rank {first.rank}")
+    return "\n".join((*lines, *_others(others)))
+
+
+def _others(others: Sequence[Failure]) -> list[str]:
+    """One line for each of the first ranks that failed after the cause."""
+    lines: list[str] = []
     for other in others[:_MOST_SECONDARY]:
         kind = "secondary" if follows(other) else "also failed"
         message = (other.message.splitlines() or [""])[0]
         lines.append(f"{kind}: rank {other.rank}: {textwrap.shorten(f'{other.type}: {message}', 160)}")
     if len(others) > _MOST_SECONDARY:
         lines.append(f"and {len(others) - _MOST_SECONDARY} more ranks after it")
-    return "\n".join(lines)
+    return lines
 
 
 def named(run: Path) -> str:
@@ -91,6 +121,8 @@ def _message(failure: Failure) -> str:
 def _way_out(failure: Failure) -> str:
     if failure.type == "SIGKILL":
         return "look for the out-of-memory killer in the system's log; a smaller training.local_batch_size takes less"
+    if failure.type == "NonFiniteStep":
+        return "lower optimizer.lr, warm up longer (lr_scheduler.warmup_steps), or look at the data of that step"
     return "mend what it says"
 
 

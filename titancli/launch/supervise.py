@@ -30,11 +30,15 @@ _PATIENCE_AFTER_FAILURE_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How the processes ended: titan's exit code and what the events add up to."""
+    """How the processes ended: titan's exit code and what the events add up to.
+
+    `killed_by` is the signal that ended torchrun itself, where somebody else sent it.
+    """
 
     exit_code: int
     state: RunState
     seconds: float
+    killed_by: str | None = None
 
 
 class Signals:
@@ -46,7 +50,7 @@ class Signals:
         self._restore = ExitStack()
 
     def __enter__(self) -> Signals:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             # nohup asks for SIGHUP to be ignored, and that stays so. A shell that starts jobs in the
             # background has SIGINT ignored too, but who sends one to a job means it.
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
@@ -90,8 +94,12 @@ def supervise(
                 shown.show(state)
         finally:
             processes.end(at_once=True)
+    killed_by = processes.killed_by()
     return Ending(
-        exit_code=_exit_code(signals, state, processes.exit_code()), state=state, seconds=time.monotonic() - began_s
+        exit_code=_exit_code(signals, state, processes.exit_code(), killed_by),
+        state=state,
+        seconds=time.monotonic() - began_s,
+        killed_by=killed_by,
     )
 
 
@@ -130,7 +138,7 @@ class _Watch:
             self._deadline_s = time.monotonic() + self._grace_s
 
 
-def _exit_code(signals: Signals, state: RunState, torchrun_code: int | None) -> int:
+def _exit_code(signals: Signals, state: RunState, torchrun_code: int | None, killed_by: str | None) -> int:
     if signals.interrupts:
         return EXIT_INTERRUPTED
     if signals.terminations:
@@ -140,7 +148,8 @@ def _exit_code(signals: Signals, state: RunState, torchrun_code: int | None) -> 
     # A rank that was signalled itself, and one whose config or data is wrong, say so in their codes.
     codes = {rank.exit_code for rank in state.ranks.values() if rank.has_ended}
     stopped = codes & {EXIT_INTERRUPTED, EXIT_TERMINATED}
-    if stopped and not state.failures:
+    # Workers whose torchrun was killed are sent SIGTERM too, but nobody has asked the run to end.
+    if stopped and not state.failures and killed_by is None:
         return min(code for code in stopped if code is not None)
     first = state.first_failure
     told = state.ranks[first.rank].exit_code if first is not None and first.rank in state.ranks else None

@@ -30,7 +30,9 @@ def failures_of(run: Path, state: RunState) -> list[Failure]:
     ends: dict[int, float] = {rank: state.ranks[rank].last_time or 0.0 for rank in found if rank in state.ranks}
     for rank, logs in rank_logs(run).items():
         told = _recorded(logs) or _traceback(logs)
-        if rank not in found and told is not None:
+        # A rank whose events blame another rank ended with that error too, but it is not its own.
+        blames = rank in state.ranks and state.ranks[rank].failure is not None
+        if rank not in found and told is not None and not blames:
             found[rank] = told
             ends[rank] = _changed(logs)
     for rank, exit_code in _killed(run):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from engine.planner.plan import plan
 from engine.sources import load
-from titancli.launch.summary import failure_text, named, summary
+from titancli.launch.summary import cause_outside, failure_text, named, summary
 from titancli.launch.supervise import Ending
 from titancli.monitor.fold import Failure, RunState, fold
 
@@ -90,3 +91,31 @@ def test_failure_that_nobody_explains_shows_the_end_of_torchruns_log(tmp_path: P
 @pytest.mark.parametrize(("run", "words"), [("runs/x", "x"), ("other/x", "other/x"), ("my runs/x", "'my runs/x'")])
 def test_run_is_named_so_that_the_next_command_finds_it(run: str, words: str) -> None:
     assert named(Path(run)) == words
+
+
+def test_killed_torchrun_is_the_cause_where_ranks_only_lost_it(tmp_path: Path) -> None:
+    outside = cause_outside(Ending(exit_code=1, state=state(), seconds=3.0, killed_by="SIGKILL"), tmp_path)
+    text = failure_text(
+        [failure(0, "RuntimeError", "Connection closed by peer")], tmp_path, torchrun_tail="", outside=outside
+    )
+    assert text.splitlines() == [
+        "error[R204]: torchrun, the parent of all ranks, was killed by SIGKILL from outside",
+        "  fix: look in the system's log for who did it, the out-of-memory killer for one",
+        "secondary: rank 0: RuntimeError: Connection closed by peer",
+    ]
+
+
+def test_full_disk_is_the_cause_where_ranks_could_write_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending = Ending(exit_code=1, state=state(), seconds=3.0)
+    assert cause_outside(ending, tmp_path) == ""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=4095))
+    outside = cause_outside(ending, tmp_path)
+    assert failure_text([], tmp_path, torchrun_tail="", outside=outside) == outside
+    assert outside.startswith(f"error[R205]: the disk that holds {tmp_path} is full")
+
+
+def test_rank_that_told_its_own_cause_goes_before_what_happened_outside(tmp_path: Path) -> None:
+    text = failure_text([failure(1)], tmp_path, torchrun_tail="", outside="error[R205]: full")
+    assert text.startswith("error[R202]: rank 1 failed first: ValueError: boom-17")

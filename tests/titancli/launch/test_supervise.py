@@ -103,7 +103,11 @@ def test_c44_variables_of_an_outer_launcher_are_said_to_be_left_out(finished_run
 
 @pytest.mark.parametrize(
     ("number", "code", "word"),
-    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by a signal")],
+    [
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "stopped by a signal"),
+        (signal.SIGUSR1, 143, "stopped by a signal"),
+    ],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_c42_signal_ends_all_processes_with_its_code(
@@ -122,6 +126,16 @@ def test_c42_killed_launcher_leaves_no_worker(started: Started, tmp_path: Path) 
     assert len(of_run(tmp_path / "runs" / "x")) == 3
     process.kill()
     wait_until(lambda: of_run(tmp_path / "runs" / "x") == [], seconds=10)
+
+
+def test_c41_killed_torchrun_is_named_and_nothing_is_left(started: Started, tmp_path: Path) -> None:
+    process = started()
+    (torchrun,) = psutil.Process(process.pid).children()
+    torchrun.kill()
+    _, err = process.communicate(timeout=40)
+    assert process.returncode == 1
+    assert err.startswith("error[R204]: torchrun, the parent of all ranks, was killed by SIGKILL from outside\n")
+    assert of_run(tmp_path / "runs" / "x") == []
 
 
 def test_c41_killed_worker_is_the_first_failure_and_its_peer_secondary(started: Started, tmp_path: Path) -> None:
