@@ -209,3 +209,12 @@ def test_states_come_with_the_first_update() -> None:
     assert not optimizer.state
     update(optimizer, lr=1.0, divisor=None, bad=GOOD)
     assert set(optimizer.state[weight]) == {"step", "exp_avg", "exp_avg_sq"}
+
+
+def test_c20_the_norm_of_many_elements_does_not_depend_on_how_they_are_cut() -> None:
+    gradient = torch.rand(2_000_000, generator=torch.Generator().manual_seed(0)) * 1e-3
+    exact = float(gradient.double().norm())
+    whole = float(gradient_norm([gradient]).total)
+    pieces = float(gradient_norm(list(gradient.chunk(4))).total)
+    # 6e-8 is the rounding of a float32; its own running sum would be off by 1e-6 and more.
+    assert (whole, pieces) == (pytest.approx(exact, rel=7e-8), pytest.approx(exact, rel=7e-8))
