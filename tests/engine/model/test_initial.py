@@ -32,6 +32,15 @@ def test_a_part_has_the_weights_of_the_whole() -> None:
     assert all(torch.equal(weight, WHOLE[name]) for name, weight in part.items())
 
 
+def test_c15_weights_that_allocation_takes_apart_are_tied_again() -> None:
+    with torch.device("meta"):
+        part = Decoder(replace(SHAPE, tie_embeddings=True), (0,), first=True, last=True, seq_len=8)
+    materialise(part, 0, torch.device("cpu"))
+    assert part.output is not None
+    assert part.tok_embeddings is not None
+    assert part.output.weight is part.tok_embeddings.weight
+
+
 def test_c29_layers_differ() -> None:
     for name in ("attention.wq.weight", "feed_forward.w2.weight"):
         assert not torch.equal(WHOLE[f"layers.0.{name}"], WHOLE[f"layers.1.{name}"])
