@@ -121,6 +121,31 @@ def read_new(path: Path, offset: int = 0) -> tuple[list[Event], int]:
     return events, offset + len(whole)
 
 
+def read_ends(path: Path, *, head_bytes: int = 4096, tail_bytes: int = 12_288) -> tuple[list[Event], int]:
+    """The first and the last events of a file, and the offset to go on from; all of it where it is short.
+
+    At least one whole line is read at the end, however long it is.
+    """
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(head_bytes)
+            begin, tail = max(0, size - tail_bytes), b""
+            while begin > len(head):
+                file.seek(begin)
+                tail = file.read(size - begin)
+                if tail.count(b"\n") > 1:
+                    break
+                begin = max(0, begin - 2 * (size - begin))
+    except (FileNotFoundError, NotADirectoryError):
+        return [], 0
+    if begin <= len(head):
+        return read_new(path)
+    first = [event for line in head.split(b"\n")[:-1] if (event := _event(line)) is not None]
+    last, offset = read_new(path, begin + tail.index(b"\n") + 1)
+    return first + last, offset
+
+
 def _byte_before(offset: int, file: int) -> bytes:
     return os.pread(file, 1, offset - 1)
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from engine.features import Setting
     from engine.planner.plan import Plan, Stage
 
+_MOST_CHARACTERS = 1000
+# All but the tab and the end of a line.
+_CONTROL = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
 _RED, _YELLOW, _GREEN, _DIM, _BOLD = "31;1", "33;1", "32;1", "2", "1"
 _STATE_COLOURS = {"active": _GREEN, "inactive": _YELLOW, "rejected": _RED}
 
@@ -61,12 +64,12 @@ def say_findings(findings: Iterable[Finding], stream: TextIO | None = None) -> N
     stream = stream or sys.stderr
     colour, width = takes_colour(stream), width_of(stream)
     for finding in findings:
-        head, *rest = str(finding).splitlines()
+        head, *rest = [shortened(printable(line)) for line in str(finding).split("\n")]
         label, message = head.split(": ", 1)
         excerpt = source_line(finding)
         where = 1 if rest and rest[0].startswith("  --> ") else 0
         if excerpt is not None:
-            rest.insert(where, f"   | {excerpt}")
+            rest.insert(where, f"   | {shortened(printable(excerpt), width - 5)}")
         if stream.isatty():
             message = textwrap.fill(message, width, initial_indent=" " * (len(label) + 2), subsequent_indent="    ")
             message = message.lstrip()
@@ -78,6 +81,17 @@ def say_findings(findings: Iterable[Finding], stream: TextIO | None = None) -> N
         lines = [f"{_paint(label, tint, colour)}: {message}", *rest]
         stream.write("\n".join(lines) + "\n")
     stream.flush()
+
+
+def printable(text: str) -> str:
+    """Text of a file or a run as it may be shown: what would move the cursor or ring a bell is made visible."""
+    return text.translate(_CONTROL)
+
+
+def shortened(text: str, most: int = _MOST_CHARACTERS) -> str:
+    """Text with its middle left out where it is longer than `most`."""
+    half = most // 2 - 1
+    return text if len(text) <= most else f"{text[:half]}...{text[-half:]}"
 
 
 def source_line(finding: Finding) -> str | None:
@@ -129,7 +143,7 @@ def say(text: str, stream: TextIO | None = None, *, tint: str = "") -> None:
     """Writes one line; `tint` is `good`, `bad`, `faint` or empty."""
     stream = stream or sys.stdout
     code = {"good": _GREEN, "bad": _RED, "faint": _DIM, "": ""}[tint]
-    stream.write(_paint(text, code, bool(code) and takes_colour(stream)) + "\n")
+    stream.write(_paint(printable(text), code, bool(code) and takes_colour(stream)) + "\n")
     stream.flush()
 
 

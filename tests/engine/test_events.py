@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.events import EVERY_EVENT, FIELDS, EventLog, event_file, missing_fields, read_new
+from engine.events import EVERY_EVENT, FIELDS, EventLog, event_file, missing_fields, read_ends, read_new
 
 ROOT = Path(__file__).parents[2]
 
@@ -235,3 +235,36 @@ def test_a_reader_beside_two_writing_processes_sees_every_event_once_in_order(tm
             steps[rank].extend(event["step"] for event in events)
     assert [writer.returncode for writer in writers] == [0, 0]
     assert steps == (list(range(400)), list(range(400)))
+
+
+def test_the_ends_of_a_long_file_are_its_first_and_last_events_and_what_comes_after(tmp_path):
+    log = EventLog(tmp_path, 3)
+    for step in range(1000):
+        log.write("step", step=step)
+    path = event_file(tmp_path, 3)
+    events, offset = read_ends(path, head_bytes=300, tail_bytes=500)
+    steps = [event["step"] for event in events]
+    assert (steps[:2], steps[-2:], offset) == ([0, 1], [998, 999], path.stat().st_size)
+    assert len(steps) < 20
+    log.write("step", step=1000)
+    log.close()
+    assert [event["step"] for event in read_new(path, offset)[0]] == [1000]
+
+
+def test_the_ends_of_a_short_file_are_all_of_it(tmp_path):
+    log = EventLog(tmp_path, 0)
+    for step in range(30):
+        log.write("step", step=step)
+    log.close()
+    assert read_ends(event_file(tmp_path, 0)) == read_new(event_file(tmp_path, 0))
+    assert read_ends(tmp_path / "nothing") == ([], 0)
+
+
+def test_a_last_event_longer_than_the_end_that_is_read_is_still_read(tmp_path):
+    log = EventLog(tmp_path, 0)
+    for step in range(100):
+        log.write("step", step=step)
+    log.write("warning", message="x" * 5000)
+    log.close()
+    events, _ = read_ends(event_file(tmp_path, 0), head_bytes=200, tail_bytes=300)
+    assert events[-1]["message"] == "x" * 5000

@@ -125,3 +125,18 @@ def test_colour_can_be_declined(monkeypatch: pytest.MonkeyPatch, name: str, valu
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv(name, value)
     assert not report.takes_colour(_Screen())
+
+
+def test_text_of_a_file_cannot_move_the_cursor(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("seq_len = \x1b[2J\x07\n", "utf-8")
+    text = said(finding(file=str(file), line=1, message="no \x1b[31m value"))
+    assert "\x1b" not in text
+    assert "   | seq_len = \ufffd[2J\ufffd\n" in text
+
+
+def test_endless_value_is_shown_by_its_ends() -> None:
+    text = said(finding(message=f"there is no dataset {'x' * 10_000_000}!"))
+    assert len(text) < 2000
+    assert "xxx...xxx" in text
+    assert "x!\n" in text

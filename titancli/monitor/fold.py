@@ -15,6 +15,7 @@ from engine.events import Event
 KEPT_LOSSES = 120
 KEPT_SPEEDS = 1000
 KEPT_WARNINGS = 5
+_LARGEST = 1e18
 _IDLE_CAUSES = ("data_s", "exposed_comm_s", "bubble_s", "host_s", "other_s")
 
 
@@ -281,11 +282,15 @@ def _ended(rank: Rank, event: Event) -> Rank:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    """A figure; None for what is none, and for one that no sum or mean survives (a crash can leave any bytes)."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) < _LARGEST else None
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST
+    return value if is_whole and isinstance(value, int) else None
 
 
 def _text(value: object) -> str | None:

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.errors import Finding, TitanError
-from engine.events import read_new
+from engine.events import Event, event_file, read_ends, read_new
 from titancli import report
 from titancli.monitor.fold import RunState, fold
 
 State = Literal["starting", "running", "finished", "failed", "interrupted", "dead"]
 ENDED: frozenset[State] = frozenset({"finished", "failed", "interrupted", "dead"})
 LAUNCHER_FILE = "launcher.json"
+_LARGEST_PID = 2**31 - 1
 
 
 def find_run(name: str | None, dump_folder: str) -> Path:
@@ -92,13 +93,22 @@ class Follower:
         """Folds in what was written since the last call; files that cannot be read now are tried again."""
         for path in sorted((self.run / "events").glob("rank-*.jsonl")):
             try:
-                events, offset = read_new(path, self._offsets.get(path, 0))
+                events, offset = self._read(path)
             except OSError:
                 continue
             self._offsets[path] = offset
             if events:
                 self.state = fold(self.state, events)
         return self.state
+
+    def _read(self, path: Path) -> tuple[list[Event], int]:
+        """What is new in a file. Of a long one that is seen for the first time, its ends are enough:
+
+        only rank 0 tells of every step, and hundreds of others have the same to say.
+        """
+        if path not in self._offsets and path.name != event_file(self.run, 0).name:
+            return read_ends(path)
+        return read_new(path, self._offsets.get(path, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,16 +140,16 @@ class Launcher:
     @classmethod
     def read(cls, run: Path) -> Launcher | None:
         """The launcher of a run; None where there is none, or its file cannot be read."""
-        fields = _json(run / LAUNCHER_FILE)
-        try:
-            return cls(
-                pid=int(fields["pid"]),
-                host=str(fields["host"]),
-                created=float(fields["created"]),
-                exit_code=None if fields.get("exit_code") is None else int(fields["exit_code"]),
-            )
-        except (KeyError, TypeError, ValueError):
-            return None
+        match _json(run / LAUNCHER_FILE):
+            case {
+                "pid": int(pid),
+                "host": str(host),
+                "created": float(created),
+                "exit_code": int() | None as exit_code,
+            }:
+                return cls(pid=pid, host=host, created=created, exit_code=exit_code)
+            case _:
+                return None
 
     @property
     def is_alive(self) -> bool | None:
@@ -175,6 +185,8 @@ def _is_alive(pid: int, host: str, created: float | None = None) -> bool | None:
     """Whether a process lives; None where another host would have to say. A pid that was given anew is not it."""
     if host != socket.gethostname():
         return None
+    if not 0 < pid <= _LARGEST_PID:
+        return False
     import psutil
 
     try:

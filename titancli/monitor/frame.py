@@ -142,19 +142,32 @@ def _alerts(
     patience_s = max(_QUIET_S, 20 * (seen.step_s or 0.0))
     if state == "running" and quiet_s is not None and quiet_s > patience_s:
         alerts.append(f"no rank has written anything for {figures.duration(quiet_s // 60 * 60)}")
-    for row in rows:
-        used, capacity = row["used_bytes"], row["capacity_bytes"]
-        if used is not None and capacity and used > _ALMOST_FULL * capacity:
-            alerts.append(
-                f"rank {row['rank']} uses {figures.memory(used)} of {figures.memory(capacity)}: close to out of memory"
-            )
-    for rank in seen.ranks.values():
-        if rank.ooms:
-            alerts.append(f"rank {rank.rank} ran out of memory {rank.ooms} times")
+    alerts += _memory_alerts(seen, rows)
     silent = [row["rank"] for row in rows if row["rank"] not in seen.ranks]
     if silent and seen.ranks and state == "running":
         alerts.append(f"not heard of yet: rank {figures.ranges(tuple(silent))}")
     return (*alerts, *seen.warnings)
+
+
+def _memory_alerts(seen: RunState, rows: tuple[dict[str, Any], ...]) -> list[str]:
+    """Ranks that are close to out of memory, and those that ran out; one line each, however many they are."""
+    alerts: list[str] = []
+    full = [
+        row for row in rows if row["used_bytes"] and row["used_bytes"] > _ALMOST_FULL * (row["capacity_bytes"] or 1e99)
+    ]
+    if full:
+        fullest = max(full, key=lambda row: row["used_bytes"] / row["capacity_bytes"])
+        use = f"{figures.memory(fullest['used_bytes'])} of {figures.memory(fullest['capacity_bytes'])}"
+        alerts.append(f"{_ranks([row['rank'] for row in full], 'uses', 'use up to')} {use}: close to out of memory")
+    short = {rank.rank: rank.ooms for rank in seen.ranks.values() if rank.ooms}
+    if short:
+        alerts.append(f"{_ranks(sorted(short), 'ran', 'ran')} out of memory {max(short.values())} times")
+    return alerts
+
+
+def _ranks(numbers: list[int], one: str, many: str) -> str:
+    """`rank 3 uses`, or `ranks 0-511 use up to`."""
+    return f"rank {numbers[0]} {one}" if len(numbers) == 1 else f"ranks {figures.ranges(tuple(numbers))} {many}"
 
 
 def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

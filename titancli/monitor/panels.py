@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from titancli import figures
 from titancli.monitor.frame import Frame
+from titancli.report import printable
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -26,11 +27,11 @@ def panels(frame: Frame) -> Group:
     from rich.text import Text
 
     tint = _TINTS.get(frame.state, "red")
-    title = Text(f"{frame.run} · {frame.state}", style=f"bold {tint}")
+    title = Text(printable(f"{frame.run} · {frame.state}"), style=f"bold {tint}")
     parts: list[RenderableType] = [Panel(_run_table(frame), title=title, title_align="left", border_style=tint)]
     parts.append(Panel(_rank_table(frame), title=Text("ranks", style="bold"), title_align="left"))
     if frame.alerts:
-        alerts = Text("\n".join(frame.alerts), style="yellow")
+        alerts = Text(printable("\n".join(frame.alerts)), style="yellow")
         parts.append(
             Panel(alerts, title=Text("alerts", style="bold yellow"), title_align="left", border_style="yellow")
         )
@@ -119,7 +120,7 @@ def _rank_table(frame: Frame) -> Table:
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         str(row["rank"]),
-        row["gpu"] or row["host"] or figures.not_known("not heard of"),
+        printable(row["gpu"] or row["host"] or "") or figures.not_known("not heard of"),
         figures.memory(row["used_bytes"]),
         figures.memory(row["capacity_bytes"]),
         figures.memory(row["planned_bytes"]),

@@ -149,3 +149,11 @@ def test_resumed_rank_is_no_longer_ended_nor_failed() -> None:
 def test_own_error_is_no_lost_peer() -> None:
     assert not follows(Failure(rank=0, host=None, type="OutOfMemoryError", message="CUDA out of memory"))
     assert follows(Failure(rank=0, host=None, type="RuntimeError", message="Connection reset by peer"))
+
+
+@pytest.mark.parametrize("figure", [float("inf"), float("nan"), 1e308, -1e308, 10**400, "x", [1.0], True])
+def test_figure_that_no_mean_survives_is_not_known(figure: object) -> None:
+    state = fold(RunState(), [{"kind": "step", "rank": 0, "step": 3, "loss": figure, "step_s": figure, "time": figure}])
+    assert (state.step, state.loss, state.losses, state.step_s, state.last_time) == (3, None, (), None, None)
+    memory = fold(RunState(), [{"kind": "memory", "rank": 0, "active_bytes": figure}])
+    assert memory.ranks[0].used_bytes is None

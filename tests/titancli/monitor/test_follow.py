@@ -170,3 +170,34 @@ def test_launcher_that_cannot_be_written_leaves_no_half_of_it(tmp_path: Path) ->
     with pytest.raises(OSError, match="directory"):
         launcher().write(run)
     assert not list(run.glob(".launcher*"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "null", '{"pid": 1}', '{"pid": "1", "host": "a", "created": 1.0, "exit_code": null}'),
+        '{"pid": 1e400, "host": "a", "created": 1.0, "exit_code": null}',
+    ],
+)
+def test_launcher_file_of_other_content_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "launcher.json").write_text(text, "utf-8")
+    assert Launcher.read(tmp_path) is None
+
+
+@pytest.mark.parametrize("pid", [-1, 0, 2**31, 10**30])
+def test_number_that_can_be_no_process_is_not_alive(pid: int) -> None:
+    assert launcher(pid=pid).is_alive is False
+
+
+def test_long_file_of_another_rank_is_read_by_its_ends_and_rank_0_whole(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "x")
+    for rank in (0, 1):
+        log = EventLog(run, rank)
+        log.write("run_started", world_size=2, host="far", pid=5)
+        for number in range(400):
+            log.write("step", step=number, loss=1.0, filler="x" * 40)
+            log.write("memory", active_bytes=number)
+        log.close()
+    state = Follower(run).read()
+    assert len(state.losses) == 120
+    assert [(each.host, each.active_bytes) for each in state.ranks.values()] == [("far", 399), ("far", 399)]

@@ -128,3 +128,17 @@ def test_text_of_a_run_is_never_read_as_markup() -> None:
 )
 def test_curve_spans_lowest_to_highest(values: tuple[float, ...], bars: str) -> None:
     assert curve(values) == bars
+
+
+def test_many_ranks_close_to_their_memory_are_one_alert() -> None:
+    shown = look(*({"kind": "memory", "rank": rank, "reserved_bytes": 96 + rank % 4, "ooms": 1} for rank in range(4)))
+    assert shown.alerts == (
+        "ranks 0-3 use up to 99 B of 100 B: close to out of memory",
+        "ranks 0-3 ran out of memory 1 times",
+    )
+
+
+def test_text_of_a_run_cannot_move_the_cursor() -> None:
+    text = drawn(look({"kind": "warning", "message": "\x1b[2J\x07gone"}))
+    assert "\x1b[2J" not in text
+    assert "\ufffd[2J\ufffdgone" in text
