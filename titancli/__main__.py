@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from titancli.app import main
+from titancli.start import main
 
 if __name__ == "__main__":
     main()

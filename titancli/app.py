@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from engine.errors import EXIT_INTERRUPTED, Finding, TitanError
+from engine.errors import EXIT_INTERRUPTED, EXIT_RUN_FAILED, Finding, TitanError
 from titancli import report
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _version() -> str:
 
 
 def main() -> None:
-    """What the `titan` script calls; ends the process with the exit code."""
+    """Runs the command line of this process; ends it with the exit code."""
     sys.exit(run_command_line(sys.argv[1:]))
 
 
@@ -132,26 +132,50 @@ def run_command_line(words: Sequence[str]) -> int:
         code = _dispatch(words)
         sys.stdout.flush()
     except TitanError as mistakes:
-        report.say_findings(mistakes.findings)
+        _tell(mistakes.findings)
         return mistakes.exit_code
     except BrokenPipeError:
         report.lose(sys.stdout)
         return _BROKEN_PIPE
+    except OSError as trouble:
+        if trouble.filename is not None:
+            raise
+        # Without a file's name it is the output that could not be written, to a full disk for one.
+        report.lose(sys.stdout)
+        reason = (trouble.strerror or str(trouble)).lower()
+        _tell((report.error("U107", f"cannot write the output: {reason}", "send it where there is room"),))
+        return EXIT_RUN_FAILED
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     return code
 
 
+def _tell(findings: Sequence[Finding]) -> None:
+    """Findings on stderr; where it cannot take them either, the exit code says enough."""
+    try:
+        report.say_findings(findings)
+    except OSError:
+        report.lose(sys.stderr)
+
+
 def _dispatch(words: Sequence[str]) -> int:
     flags: tuple[Flag, ...] = ()
-    rest = list(words) or ["--help"]
+    rest = list(words)
+    if all(word == "--" for word in rest):
+        rest = ["--help"]
     if any(_DOTTED.fullmatch(word) for word in words):
         from engine.sources import split_flags
 
         rest, flags = split_flags(words)
     command = next((word for word in rest if not word.startswith("-")), None)
+    early = rest[0].partition("=")[0]
+    later = next((word for word in rest if word in _commands()), None)
+    if later is not None and early.startswith("--") and early != "--" and early not in _flags(None):
+        message = f"{early} stands before the command, and titan itself has no such flag"
+        raise TitanError(report.error("U102", message, f"write it after the command: titan {later} {early}"))
     if command is not None and command not in _commands():
-        raise TitanError(_unknown("U101", f"there is no command {command}", command, _commands()))
+        named = command if command.strip() else f'"{command}"'
+        raise TitanError(_unknown("U101", f"there is no command {named}", command, _commands()))
     if flags and command not in _TAKES_CONFIG:
         taker = f"titan {command}" if command else "titan without a command"
         message = f"{taker} takes no config, so {flags[0].text} means nothing to it"
@@ -176,7 +200,7 @@ def _told(mistake: Exception, command: str | None) -> Finding:
 
 def _unknown(rule: str, message: str, word: str, known: Sequence[str]) -> Finding:
     """A finding for a word that is not known, with the nearest that is."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.5)
     return report.error(rule, message, f"write {near[0]}" if near else f"use one of {', '.join(known)}")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def load_config(command: str, path: str | None, preset: str | None, flags: Sequence[Flag]) -> Loaded:
-    """The config that a command line names; TitanError where it names none."""
+    """The config that a command line names; TitanError where it names none, or a flag for a preset."""
     if path is None and preset is None:
         raise TitanError(
             report.error(
@@ -27,6 +27,9 @@ def load_config(command: str, path: str | None, preset: str | None, flags: Seque
                 f"give a path, or --preset with one of {', '.join(preset_names())}",
             )
         )
+    if preset is not None and (not preset or preset.startswith("-")):
+        message = f"--preset needs a name, and {preset or 'nothing'} is given"
+        raise TitanError(report.error("U105", message, f"give one of {', '.join(preset_names())}"))
     return load(path, preset=preset, flags=flags)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-TITAN = (sys.executable, "-P", "-c", "import sys; sys.argv[0] = 'titan'; from titancli.app import main; main()")
+TITAN = (sys.executable, "-P", "-c", "import sys; sys.argv[0] = 'titan'; from titancli.start import main; main()")
 SMALL_RUN = ("--preset", "quickstart", "--training.steps", "6", "--lr_scheduler.warmup_steps", "1")
 
 

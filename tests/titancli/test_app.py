@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -136,3 +139,77 @@ def test_answers_quickly(titan: Callable[..., Any], words: tuple[str, ...], limi
 
     # The best of several: what else a shared machine does is not titan's time.
     assert min(seconds() for _ in range(5)) < limit_s
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("LAUNCH",), "error[U101]: there is no command LAUNCH\n  fix: write launch\n"),
+        (
+            ("--preset", "quickstart", "validate"),
+            "error[U102]: --preset stands before the command, and titan itself has no such flag\n"
+            "  fix: write it after the command: titan validate --preset\n",
+        ),
+        (
+            ("--json", "presets"),
+            "error[U102]: --json stands before the command, and titan itself has no such flag\n"
+            "  fix: write it after the command: titan presets --json\n",
+        ),
+    ],
+    ids=["case", "valued", "bare"],
+)
+def test_misplaced_word_is_told_with_its_place(titan: Callable[..., Any], words: tuple[str, ...], told: str) -> None:
+    ran = titan(*words)
+    assert (ran.code, ran.out, ran.err) == (2, "", told)
+
+
+@pytest.mark.parametrize("preset", ["", "--json"])
+def test_flag_is_not_taken_for_a_preset(titan: Callable[..., Any], preset: str) -> None:
+    ran = titan("validate", "--preset", preset)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("error[U105]: --preset needs a name, and ")
+
+
+def test_two_dashes_alone_are_no_command_and_help(titan: Callable[..., Any]) -> None:
+    assert titan("--").out == titan("--help").out
+
+
+@pytest.mark.parametrize(
+    "words", [("presets",), ("validate", "--preset", "3d-405b", "--json"), ("--help",)], ids=" ".join
+)
+@pytest.mark.parametrize(
+    ("redirection", "code"),
+    [(">&-", 0), (">/dev/full", 1), ("2>&-", 0), ("<&- >&- 2>&-", 0)],
+    ids=["closed", "full", "no-errors", "none"],
+)
+def test_stream_that_is_closed_or_full_brings_no_traceback(
+    titan_command: tuple[str, ...], words: tuple[str, ...], redirection: str, code: int
+) -> None:
+    line = f"{shlex.join([*titan_command, *words])} {redirection}"
+    ran = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    told = "error[U107]: cannot write the output: no space left on device\n  fix: send it where there is room\n"
+    assert (ran.returncode, ran.stderr) == (code, told if code else "")
+
+
+def test_errors_on_a_full_disk_still_have_their_exit_code(titan_command: tuple[str, ...]) -> None:
+    ran = subprocess.run(["sh", "-c", f"{shlex.join([*titan_command, 'nonsense'])} 2>/dev/full"], check=False)
+    assert ran.returncode == 2
+
+
+def test_terminal_of_ascii_gets_what_it_can_show(titan: Callable[..., Any], finished_run: tuple[Path, Any]) -> None:
+    ran = titan("monitor", "done", "--once", cwd=finished_run[0].parents[1], PYTHONIOENCODING="ascii")
+    assert (ran.code, ran.err) == (0, "")
+    assert "done ? finished" in ran.out
+
+
+def test_ctrl_c_while_titan_starts_shows_no_traceback(titan_command: tuple[str, ...], tmp_path: Path) -> None:
+    # A module that is imported early sends the signal, so that no clock decides when it comes.
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n", "utf-8")
+    ran = subprocess.run(
+        [*titan_command, "presets"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (-signal.SIGINT, "")
