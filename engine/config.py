@@ -21,6 +21,8 @@ ScheduleName: TypeAlias = Literal[
 ]
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
+# Far above any model: a slip of the hand is told at once, not planned layer by layer for minutes.
+Layers: TypeAlias = Annotated[int, Field(ge=1, le=10_000)]
 Whole: TypeAlias = Annotated[int, Field(ge=0)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -63,7 +65,7 @@ class ShapeOverrides(Section):
 
     dim: Count | None = None
     """Width of the residual stream."""
-    n_layers: Count | None = None
+    n_layers: Layers | None = None
     """Number of transformer blocks."""
     n_heads: Count | None = None
     """Query heads of a block."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from math import gcd, lcm
+from math import gcd, isqrt, lcm
 from typing import Any, Literal
 
 from engine.config import Config, Float8, Mx
@@ -19,6 +19,8 @@ from engine.planner.schedule import split_layers, stages_of_a_rank
 from engine.shapes import ModelShape, block_parameters, shape_of
 
 Need = Literal["config", "cluster", "flavor", "model", "degrees", "split", "mesh", "pipeline", "batch", "plan"]
+
+_LARGEST_TRIED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +38,13 @@ class Linear:
 
 
 def divisors(number: int) -> list[int]:
-    """All whole numbers that divide `number`, in rising order."""
-    return [value for value in range(1, number + 1) if number % value == 0]
+    """The whole numbers that divide `number`, in rising order.
+
+    Above a million squared only those up to a million and their counterparts: enough to offer, and quick
+    however large the number is.
+    """
+    small = [value for value in range(1, min(isqrt(number), _LARGEST_TRIED) + 1) if number % value == 0]
+    return small + [number // value for value in reversed(small) if value * value != number]
 
 
 def choice(values: Iterable[object]) -> str:

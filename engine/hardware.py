@@ -161,7 +161,7 @@ def cpu_gpu(memory_bytes: int, processes: int) -> Gpu:
     """The stand-in for `cpu`: each process gets an equal share of the machine's memory."""
     return Gpu(
         name="cpu",
-        memory_bytes=memory_bytes // processes,
+        memory_bytes=max(1, memory_bytes // processes),
         bf16_flops_per_s=None,
         fp8_flops_per_s=None,
         hbm_bytes_per_s=None,

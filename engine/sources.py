@@ -83,7 +83,7 @@ def load(
         origins=origins,
         findings=tuple(finding for layer in layers for finding in layer.findings),
         broken=frozenset(broken),
-        stem=Path(path).stem if path is not None else preset or "titan",
+        stem=(Path(path).stem if path is not None else preset) or "titan",
     )
 
 

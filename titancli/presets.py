@@ -28,8 +28,12 @@ def presets(*, as_json: bool) -> int:
         return 0
     for row in rows:
         _say(*row)
-    report.say("n/a: titan has no model of time yet, and these presets were not measured yet", tint="faint")
-    report.say("try one: titan validate --preset NAME; train with it: titan launch --preset NAME", tint="faint")
+    width = min(100, shutil.get_terminal_size().columns)
+    for text in (
+        "n/a: titan has no model of time yet, and these presets were not measured yet",
+        "try one: titan validate --preset NAME; train with it: titan launch --preset NAME",
+    ):
+        report.say(textwrap.fill(text, width), tint="faint")
     return 0
 
 

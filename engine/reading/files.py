@@ -11,6 +11,9 @@ from pathlib import Path
 from engine.errors import Finding, TitanError
 from engine.reading.nearest import nearest
 
+# A device without an end is a path too.
+_MOST_BYTES = 4 << 20
+
 
 def preset_names() -> tuple[str, ...]:
     """The presets that come with titan, by name."""
@@ -42,11 +45,15 @@ def preset_text(name: str) -> str:
 
 
 def file_text(path: str | Path) -> str:
-    """The text of a file; TitanError where it is not there (S104), cannot be read (S104) or is not UTF-8 (S103)."""
+    """The text of a file; TitanError: S104 where it is not there, not readable or too large, S103 where not UTF-8."""
     name = os.fspath(path) or "."
     try:
-        raw = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
     except FileNotFoundError as error:
+        if os.path.islink(path):
+            message = f"{name} is a link to {os.readlink(path)}, which is not there"
+            raise _refused("S104", message, "mend the link, or give another path", name) from error
         raise _refused("S104", f"there is no file {name}", _meant(Path(path)), name) from error
     except IsADirectoryError as error:
         raise _refused("S104", f"{name} is a folder", "give the path of a TOML file", name) from error
@@ -54,6 +61,8 @@ def file_text(path: str | Path) -> str:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         fix = "give the path of a TOML file that you may read"
         raise _refused("S104", f"{name} cannot be read: {reason}", fix, name) from error
+    if len(raw) > _MOST_BYTES:
+        raise _refused("S104", f"{name} is larger than any config ({_MOST_BYTES >> 20} MiB)", "give a TOML file", name)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -69,11 +78,11 @@ def _refused(rule: str, message: str, fix: str, file: str, line: int | None = No
 def _meant(path: Path) -> str:
     """What a path that is not there may have meant: a preset, or a file in that folder."""
     name = path.name.removesuffix(".toml")
-    if name in preset_names() and path.parent == Path():
+    if name in preset_names() and path.parent in (Path(), Path("presets")):
         return f"write --preset {name}"
     try:
         here = tuple(sorted(entry.name for entry in path.parent.iterdir() if entry.suffix == ".toml"))
-    except OSError:
+    except (OSError, ValueError):
         return f"give the path of a TOML file: there is no folder {path.parent} either"
     near = nearest(path.name, here)
     return f"write {path.with_name(near)}" if near else "give the path of a TOML file, or --preset NAME"

@@ -23,15 +23,23 @@ from engine.reading.unknown_keys import Unknown, dotted, sections, unknown_key, 
 from engine.reading.wants import is_sound, read_word
 from engine.reading.wrong_values import complaint, shown
 
+# A file of something else altogether would have no end of them.
+_MOST_FINDINGS = 100
+_MOST_OF_A_TABLE = 40
+
 
 @dataclass(slots=True)
 class Layer:
-    """One source as read: good values, the origin of every key it names, its findings, and the keys it spoils."""
+    """One source as read: good values, the origin of every key it names, its findings, and the keys it spoils.
+
+    `untold` counts unknown keys beyond those that have a finding of their own.
+    """
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
+    untold: int = 0
 
     def note_unknown(self, unknown: Unknown) -> None:
         """Keep the finding; a key that was surely meant has no value that can be trusted."""
@@ -65,6 +73,10 @@ def toml_layer(text: str, origin: Origin) -> Layer:
     _walk(tables, (), layer, _Places(origin, lines))
     _check(layer)
     layer.findings.sort(key=lambda finding: finding.line or 0)
+    if layer.untold:
+        message = f"{layer.untold:,} more keys or tables of {origin.file} are unknown"
+        layer.findings.append(_finding("S101", "", message, "give a TOML file made for titan", origin))
+        layer.broken |= set(field_types())
     return layer
 
 
@@ -133,6 +145,8 @@ def _walk(table: dict[str, Any], above: tuple[str, ...], layer: Layer, places: _
                 _walk(value, path, layer, places)
             else:
                 _not_a_table(key, value, layer, places[path])
+        elif len(layer.findings) >= _MOST_FINDINGS:
+            layer.untold += 1
         elif isinstance(value, dict):
             _walk_unknown(value, path, layer, places)
         else:
@@ -145,7 +159,12 @@ def _walk_unknown(table: dict[str, Any], path: tuple[str, ...], layer: Layer, pl
     while waiting:
         table, path = waiting.pop()
         inner = {name: value for name, value in table.items() if isinstance(value, dict)}
-        keys = [(dotted((*path, name)), places[(*path, name)]) for name in table if name not in inner]
+        if len(layer.findings) >= _MOST_FINDINGS:
+            layer.untold += len(table)
+            continue
+        names = [name for name in table if name not in inner]
+        layer.untold += len(names[_MOST_OF_A_TABLE:])
+        keys = [(dotted((*path, name)), places[(*path, name)]) for name in names[:_MOST_OF_A_TABLE]]
         if keys or not inner:
             for unknown in unknown_table(dotted(path), keys, places[path]):
                 layer.note_unknown(unknown)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 
 def nearest(word: str, names: tuple[str, ...], cutoff: float = 0.6) -> str | None:
     """The name that a misspelled word most likely means: letter case and separators count for nothing."""
@@ -12,6 +14,7 @@ def nearest(word: str, names: tuple[str, ...], cutoff: float = 0.6) -> str | Non
     return by_plain[found[0]] if found else None
 
 
+@cache
 def plain(word: str) -> str:
     """A name without letter case, underscores and hyphens."""
     return word.lower().replace("_", "").replace("-", "")

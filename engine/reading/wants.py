@@ -186,4 +186,4 @@ def fits(wanted: Want, value: Any) -> bool:
 
 
 def _number(value: float) -> str:
-    return f"{value:g}"
+    return str(value) if isinstance(value, int) else f"{value:g}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.facts import Facts, choice, neighbours
+from engine.facts import Facts, choice, divisors, neighbours
 from engine.rules.row import Rule
 
 GLOBAL_BATCH = "training.global_batch_size"
@@ -82,6 +82,7 @@ def _every_nth(f: Facts) -> int:
 def _near_chunks(f: Facts) -> list[int]:
     """The divisors of the local sequence just below and above loss_chunks; below is always there (1)."""
     local, wanted = max(1, f.config.training.seq_len // f.cp), f.config.training.loss_chunks
-    below = next(value for value in range(min(wanted, local), 0, -1) if local % value == 0)
-    above = next((value for value in range(wanted + 1, local + 1) if local % value == 0), None)
+    legal = divisors(local)
+    below = max(value for value in legal if value <= wanted)
+    above = next((value for value in legal if value > wanted), None)
     return [below, above] if above else [below]

@@ -437,3 +437,17 @@ def test_reading_a_sound_config_does_not_import(module):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_file_of_something_else_gets_a_hundred_findings_and_a_count_and_soon(read):
+    lines = "".join(f"[other{table}]\n" + "".join(f"key{key} = 1\n" for key in range(200)) for table in range(60))
+    begun_s = time.process_time()
+    loaded = read("[training]\n" + "".join(f"key{key} = 1\n" for key in range(3000)) + lines)
+    assert time.process_time() - begun_s < 5
+    assert len(loaded.findings) == 101
+    assert loaded.findings[-1].message.startswith("2,960 more keys or tables of ")  # each table counts as one
+    assert loaded.broken == frozenset(field_types())
+
+
+def test_a_config_without_a_name_of_its_own_is_called_titan():
+    assert load(".", environ={}).stem == "titan"

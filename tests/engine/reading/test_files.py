@@ -101,3 +101,26 @@ def test_an_unknown_preset_leads_to_the_nearest(name, fix):
     (finding,) = error.value.findings
     assert (finding.rule, finding.message, finding.source) == ("S104", f"there is no preset {name}", f"preset {name}")
     assert finding.fix.startswith(fix)
+
+
+def test_a_file_larger_than_any_config_is_not_read_to_its_end(tmp_path):
+    (tmp_path / "big.toml").write_bytes(b"#" * ((4 << 20) + 1))
+    for path in (tmp_path / "big.toml", "/dev/zero"):
+        assert refusal(path).message == f"{path} is larger than any config (4 MiB)"
+
+
+def test_a_file_of_just_that_size_is_read(tmp_path):
+    (tmp_path / "big.toml").write_bytes(b"#" * (4 << 20))
+    assert len(file_text(tmp_path / "big.toml")) == 4 << 20
+
+
+def test_a_link_to_nothing_is_told_as_one(tmp_path):
+    (tmp_path / "run.toml").symlink_to("gone.toml")
+    assert (
+        refusal(tmp_path / "run.toml").message == f"{tmp_path / 'run.toml'} is a link to gone.toml, which is not there"
+    )
+
+
+def test_a_preset_named_as_its_findings_name_it_leads_to_the_flag(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refusal("presets/quickstart.toml").fix == "write --preset quickstart"

@@ -19,7 +19,8 @@ def values_of(key):
     kinds = []
     if "whole" in wanted.kinds:
         low = -1 if wanted.at_least is None else int(wanted.at_least)
-        kinds.append(st.integers(low, 2**63 - 1))
+        high = 2**63 - 1 if wanted.at_most is None else int(wanted.at_most)
+        kinds.append(st.integers(low, high))
     if "number" in wanted.kinds:
         low = wanted.above if wanted.above is not None else wanted.at_least
         high = wanted.below if wanted.below is not None else wanted.at_most
