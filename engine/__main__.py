@@ -13,7 +13,6 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from engine.errors import EXIT_CONFIG, EXIT_OK, EXIT_RUN_FAILED, TitanError
@@ -28,7 +27,6 @@ def main() -> int:
     if len(sys.argv) != 2:
         print("usage: python -m engine RUN_FOLDER", file=sys.stderr)
         return EXIT_CONFIG
-    _share_cores()
     if "PYTORCH_ALLOC_CONF" not in os.environ:
         # Read when a GPU is first used. Segments that grow hold 3 GiB less for Llama 3 8B on two H200.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
@@ -48,12 +46,6 @@ def _train(run: Path) -> int:
     assert report.plan is not None, "a config without errors has a plan"
     assert not report.unbuilt, f"not built yet: {', '.join(setting.key for setting in report.unbuilt)}"
     return fit(loaded.config, report.plan, run=run).exit_code
-
-
-def _share_cores() -> None:
-    """Gives each process of this machine its share of the cores; torchrun leaves them one thread each."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 def _leave(code: int) -> NoReturn:

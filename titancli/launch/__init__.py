@@ -144,7 +144,7 @@ def _torchrun(run: Path, loaded: Loaded, plan: Plan, machine: Machine) -> Comman
     return command(
         run,
         processes=plan.world_size,
-        threads=max(1, machine.cpus // plan.world_size) if plan.gpu == "cpu" else None,
+        threads=max(1, machine.cpus // plan.world_size),
         grace_s=loaded.config.launch.grace_seconds,
         environ=os.environ,
     )

@@ -37,11 +37,10 @@ class Command:
         return shlex.join(("env", *changes, *self.words))
 
 
-def command(run: Path, *, processes: int, threads: int | None, grace_s: float, environ: Mapping[str, str]) -> Command:
+def command(run: Path, *, processes: int, threads: int, grace_s: float, environ: Mapping[str, str]) -> Command:
     """What starts the workers of a run on this machine.
 
-    `threads` is for each process of a CPU run (None: torchrun's own choice of 1); a value that
-    the person has set goes before it.
+    `threads` is each process's share of the cores; a number that the person has set goes before it.
     """
     folder = run.absolute()
     added = {
@@ -52,7 +51,7 @@ def command(run: Path, *, processes: int, threads: int | None, grace_s: float, e
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, math.ceil(grace_s))),
     }
     if "OMP_NUM_THREADS" not in environ:
-        added["OMP_NUM_THREADS"] = str(threads or 1)
+        added["OMP_NUM_THREADS"] = str(threads)
     words = (
         sys.executable,
         "-m",
