@@ -21,7 +21,7 @@ _MOST_ROWS = 16
 
 
 def panels(frame: Frame) -> Group:
-    """The frame as panels: the run, its ranks, and alerts where there are any."""
+    """The frame as panels: the run, alerts where there are any, and its ranks, which a low terminal may cut."""
     from rich.console import Group
     from rich.panel import Panel
     from rich.text import Text
@@ -29,12 +29,12 @@ def panels(frame: Frame) -> Group:
     tint = _TINTS.get(frame.state, "red")
     title = Text(printable(f"{frame.run} · {frame.state}"), style=f"bold {tint}")
     parts: list[RenderableType] = [Panel(_run_table(frame), title=title, title_align="left", border_style=tint)]
-    parts.append(Panel(_rank_table(frame), title=Text("ranks", style="bold"), title_align="left"))
     if frame.alerts:
         alerts = Text(printable("\n".join(frame.alerts)), style="yellow")
         parts.append(
             Panel(alerts, title=Text("alerts", style="bold yellow"), title_align="left", border_style="yellow")
         )
+    parts.append(Panel(_rank_table(frame), title=Text("ranks", style="bold"), title_align="left"))
     return Group(*parts)
 
 

@@ -142,3 +142,9 @@ def test_text_of_a_run_cannot_move_the_cursor() -> None:
     text = drawn(look({"kind": "warning", "message": "\x1b[2J\x07gone"}))
     assert "\x1b[2J" not in text
     assert "\ufffd[2J\ufffdgone" in text
+
+
+def test_alerts_stand_where_a_low_terminal_still_shows_them() -> None:
+    text = drawn(look({"kind": "warning", "message": "hot"}, *(step(number) for number in range(1, 4))))
+    assert text.index("rank 0: hot") < text.index("─ ranks ─")
+    assert next(number for number, line in enumerate(text.splitlines()) if "rank 0: hot" in line) < 15
