@@ -81,8 +81,8 @@ def _meant(path: Path) -> str:
     if name in preset_names() and path.parent in (Path(), Path("presets")):
         return f"write --preset {name}"
     try:
-        here = tuple(sorted(entry.name for entry in path.parent.iterdir() if entry.suffix == ".toml"))
+        here = tuple(sorted(entry.stem for entry in path.parent.iterdir() if entry.suffix == ".toml"))
     except (OSError, ValueError):
         return f"give the path of a TOML file: there is no folder {path.parent} either"
-    near = nearest(path.name, here)
-    return f"write {path.with_name(near)}" if near else "give the path of a TOML file, or --preset NAME"
+    near = nearest(path.stem, here)
+    return f"write {path.with_name(f'{near}.toml')}" if near else "give the path of a TOML file, or --preset NAME"

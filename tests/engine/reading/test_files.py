@@ -47,6 +47,7 @@ def test_a_preset_given_as_a_file_leads_to_the_preset(name, tmp_path, monkeypatc
 
 
 def test_a_missing_file_that_resembles_nothing_still_has_a_way_out(tmp_path):
+    (tmp_path / "y.toml").touch()
     assert refusal(tmp_path / "zzz.toml").fix == "give the path of a TOML file, or --preset NAME"
 
 
