@@ -20,8 +20,7 @@ from engine.optim import SGD, Adam, make_optimizer
 from engine.parallel.compile import Loss, compile_blocks, compile_loss
 from engine.parallel.mesh import World, build_world
 from engine.parallel.shard import precision, shard
-from engine.planner.plan import Plan, Stage
-from engine.shapes import part_parameters
+from engine.planner.plan import Plan, Stage, held_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +99,7 @@ def _assert_facts(config: Config, plan: Plan, stage: Stage, *, world: World, wei
     layers = sorted(layer for other in plan.stages for layer in other.layers)
     assert layers == list(range(plan.model.n_layers)), f"the stages hold the layers {layers}"
     assert sum(other.parameters for other in plan.stages) == plan.parameters, "the stages do not add up to the model"
-    indices = {index for index, _ in stage.parts}
-    promised = part_parameters(plan.model, stage.layers, first=0 in indices, last=plan.stage_count - 1 in indices)
+    promised = held_parameters(plan.model, stage.parts, stage_count=plan.stage_count)
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     assert shapes == {name: weight.shape for name, weight in promised.items()}, "other weights than planned"
     built = sum(weight.numel() for weight in weights.values())

@@ -20,6 +20,9 @@ ScheduleName: TypeAlias = Literal[
     "GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV", "LoopedBFS"
 ]
 
+DATASETS = ("stdlib", "text", "jsonl")
+"""Corpora that titan reads."""
+
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 # Far above any model: a slip of the hand is told at once, not planned layer by layer for minutes.
 Layers: TypeAlias = Annotated[int, Field(ge=1, le=10_000)]

@@ -321,7 +321,7 @@ READ_BY: dict[str, str] = {
             "data.repeat",
             "data.on_bad_line",
         ),
-        "engine/data/tokenizer.py": ("data.tokenizer", "model.hf_assets_path"),
+        "engine/keys.py": ("data.tokenizer", "model.hf_assets_path"),
     }.items()
     for key in keys
 }

@@ -79,6 +79,11 @@ def value_of(config: Config, key: str) -> Any:
     return value
 
 
+def tokenizer_name(config: Config) -> str:
+    """`bytes`, or the path of the tokenizer: `data.tokenizer` goes before `model.hf_assets_path`."""
+    return config.data.tokenizer or config.model.hf_assets_path or "bytes"
+
+
 def nested(values: dict[str, Any]) -> dict[str, Any]:
     """Dotted keys as nested tables: `{"a.b": 1}` becomes `{"a": {"b": 1}}`."""
     tables: dict[str, Any] = {}

@@ -223,6 +223,7 @@ class Training:
         loss_sum, grad_norm, bad = torch.stack((total, pending.norm.double(), pending.bad.double())).tolist()
         self.settle(pending, bool(bad))
         speed = self.meter.report(time.perf_counter())
+        self.recorder.write("memory", **memory_fields(self.built.device))
         self.recorder.write(
             "step",
             step=pending.step,
@@ -243,7 +244,6 @@ class Training:
                 "other_s": max(0.0, speed.step_s - speed.data_s),
             },
         )
-        self.recorder.write("memory", **memory_fields(self.built.device))
 
 
 def forward_backward(built: Built, batches: Sequence[Batch], denominator: Tensor) -> Tensor:

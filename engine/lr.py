@@ -28,12 +28,17 @@ class Spans:
     decay_steps: int
 
 
+def asked_decay_steps(config: Config) -> int:
+    """Steps of decay as asked for, before they are cut to what warmup leaves."""
+    steps, ratio = config.training.steps, config.lr_scheduler.decay_ratio
+    return max(0, steps - config.lr_scheduler.warmup_steps) if ratio is None else round(steps * ratio)
+
+
 def spans(config: Config) -> Spans:
     """How the steps are shared out: warmup first, then decay, each cut to what is left (rules L401 and L402 say so)."""
     steps = config.training.steps
     warmup = min(config.lr_scheduler.warmup_steps, steps)
-    ratio = config.lr_scheduler.decay_ratio
-    decay = steps - warmup if ratio is None else min(round(steps * ratio), steps - warmup)
+    decay = min(asked_decay_steps(config), steps - warmup)
     return Spans(warmup_steps=warmup, stable_steps=steps - warmup - decay, decay_steps=decay)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.errors import Finding, TitanError
+from engine.keys import tokenizer_name
 from engine.planner.plan import Plan
 from engine.rules import Report
 from engine.sources import Loaded, locate
@@ -30,7 +31,7 @@ def with_tokenizer(checked: Report, loaded: Loaded) -> Report:
 
     Whether a file that is not here is needed here, only a launch knows.
     """
-    name = loaded.config.data.tokenizer or loaded.config.model.hf_assets_path or "bytes"
+    name = tokenizer_name(loaded.config)
     if checked.plan is None or name == "bytes" or not Path(name).expanduser().exists():
         return checked
     from engine.data.tokenizer import tokenizer_of, vocabulary_findings

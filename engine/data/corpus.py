@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from engine.config import DATASETS
 from engine.errors import Finding, TitanError
 
-DATASETS = ("stdlib", "text", "jsonl")
 TEXT_SUFFIXES = (
     *(".txt", ".text", ".md", ".rst", ".tex", ".py", ".pyi", ".c", ".h", ".cpp", ".hpp", ".cu"),
     *(".rs", ".go", ".java", ".js", ".ts", ".sh"),

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from engine.config import Config
 from engine.errors import Finding, TitanError
+from engine.keys import tokenizer_name
 
 Ids: TypeAlias = NDArray[np.unsignedinteger[Any]]
 
@@ -161,7 +162,7 @@ def _broken(message: str) -> Finding:
 
 def tokenizer_of(config: Config) -> Tokenizer:
     """`data.tokenizer`, else the one of `model.hf_assets_path`, else bytes."""
-    name = config.data.tokenizer or config.model.hf_assets_path or "bytes"
+    name = tokenizer_name(config)
     return ByteTokenizer() if name == "bytes" else FileTokenizer(name)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-IGNORE = -100
+from engine.data.loader import IGNORE
 
 
 def cross_entropy_sum(logits_BSV: Tensor, labels_BS: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
-from engine.config import Config, Dtype
+from engine.config import Dtype
 from engine.shapes import Parameter
 
 BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2}
@@ -56,19 +56,19 @@ def local_numel(parameter: Parameter, *, tp: int, fsdp: int) -> int:
 
 
 def static_memory(
-    config: Config, parameters: Iterable[Parameter], *, tp: int, fsdp: int, capacity_bytes: int
+    parameters: Iterable[Parameter], *, tp: int, fsdp: int, dtype: Dtype, optimizer: str, capacity_bytes: int
 ) -> Memory:
     """Parameters, gradients and optimizer states of a rank that holds `parameters`.
 
-    Gradients and states have the precision of the weights they belong to (`training.dtype`).
+    Gradients and states have the precision of the weights they belong to (`dtype`).
     `fits` is False where these alone exceed the GPU, else None: more is needed than is known here.
     """
     numel = sum(local_numel(parameter, tp=tp, fsdp=fsdp) for parameter in parameters)
-    width = BYTES[config.training.dtype]
+    width = BYTES[dtype]
     memory = Memory(
         params_bytes=numel * width,
         grads_bytes=numel * width,
-        optimizer_bytes=OPTIMIZER_STATES[config.optimizer.name] * numel * width,
+        optimizer_bytes=OPTIMIZER_STATES[optimizer] * numel * width,
         capacity_bytes=capacity_bytes,
     )
     return memory if memory.static_bytes <= capacity_bytes else replace(memory, fits=False)

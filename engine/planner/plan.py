@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 from engine.config import Config, Parallelism
 from engine.hardware import Cluster, resolve_cluster
 from engine.planner.memory import BYTES, Memory, static_memory
 from engine.planner.schedule import split_layers, stage_indices, stages_of_a_rank, takes_microbatches
-from engine.shapes import ModelShape, parameter_count, part_parameters, shape_of
+from engine.shapes import ModelShape, Parameter, parameter_count, part_parameters, shape_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,10 @@ class Mesh:
         return self.dp_shard * self.cp
 
 
+Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+"""Stages of a pipeline rank: the index of each, and its layers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """One pipeline rank: the layers of all its stages, in the order it runs them.
@@ -54,7 +58,7 @@ class Stage:
 
     pp_rank: int
     layers: tuple[int, ...]
-    parts: tuple[tuple[int, tuple[int, ...]], ...]
+    parts: Parts
     parameters: int
     local_parameters: int
     memory: Memory
@@ -141,6 +145,16 @@ def resolve_local_batch(config: Config, stage_count: int) -> int:
     return microbatches * (p.pipeline_parallel_microbatch_size if p.pipeline_parallel_degree > 1 else 1)
 
 
+def held_parameters(shape: ModelShape, parts: Parts, *, stage_count: int) -> dict[str, Parameter]:
+    """The weights of one pipeline rank, by name: stage 0 has the embedding, the last one norm and head.
+
+    A V-shaped schedule puts both on rank 0; tied weights with PP are refused.
+    """
+    indices = {index for index, _ in parts}
+    layers = tuple(layer for _, piece in parts for layer in piece)
+    return part_parameters(shape, layers, first=0 in indices, last=stage_count - 1 in indices)
+
+
 def _stages(
     config: Config, shape: ModelShape, mesh: Mesh, *, stages_a_rank: int, capacity_bytes: int
 ) -> tuple[Stage, ...]:
@@ -151,18 +165,23 @@ def _stages(
         indices = stage_indices(
             config.parallelism.pipeline_parallel_schedule, pp_rank=pp_rank, pp=mesh.pp, stages_a_rank=stages_a_rank
         )
-        layers = tuple(layer for index in indices for layer in pieces[index])
-        # A V-shaped schedule puts the first and the last stage on rank 0; tied weights with PP are refused.
-        weights = part_parameters(shape, layers, first=0 in indices, last=count - 1 in indices).values()
-        memory = static_memory(config, weights, tp=mesh.tp, fsdp=mesh.fsdp, capacity_bytes=capacity_bytes)
-        width = memory.params_bytes // BYTES[config.training.dtype]
+        parts = tuple((index, pieces[index]) for index in indices)
+        weights = held_parameters(shape, parts, stage_count=count).values()
+        memory = static_memory(
+            weights,
+            tp=mesh.tp,
+            fsdp=mesh.fsdp,
+            dtype=config.training.dtype,
+            optimizer=config.optimizer.name,
+            capacity_bytes=capacity_bytes,
+        )
         ranks.append(
             Stage(
                 pp_rank=pp_rank,
-                layers=layers,
-                parts=tuple((index, pieces[index]) for index in indices),
+                layers=tuple(layer for _, layers in parts for layer in layers),
+                parts=parts,
                 parameters=sum(weight.numel for weight in weights),
-                local_parameters=width,
+                local_parameters=memory.params_bytes // BYTES[config.training.dtype],
                 memory=memory,
             )
         )

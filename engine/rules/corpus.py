@@ -5,10 +5,11 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Any
 
+from engine.config import DATASETS
 from engine.facts import Facts
+from engine.keys import tokenizer_name
 from engine.rules.row import Rule
 
-DATASETS = ("stdlib", "text", "jsonl")
 BYTE_IDS = 258
 """256 bytes, and the beginning and end of a document."""
 
@@ -30,7 +31,7 @@ def _is_mixture(f: Facts) -> bool:
 
 
 def _reads_bytes(f: Facts) -> bool:
-    return (f.config.data.tokenizer or f.config.model.hf_assets_path or "bytes") == "bytes"
+    return tokenizer_name(f.config) == "bytes"
 
 
 def _stdlib(key: str) -> dict[str, Any]:

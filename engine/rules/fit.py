@@ -4,45 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
+from engine.config import Dtype
 from engine.facts import Facts
 from engine.hardware import GIB, GPUS
-from engine.planner.memory import BYTES, OPTIMIZER_STATES, local_numel
+from engine.planner.memory import static_memory
+from engine.planner.plan import held_parameters
 from engine.rules.row import Rule
-from engine.shapes import part_parameters
 
 SHARD = "parallelism.data_parallel_shard_degree"
 MOST_TIMES = 4096
 
 
-def _static_bytes(f: Facts, fsdp: int, width: int) -> int:
-    """Bytes of parameters, gradients and optimizer states on the fullest rank, for another sharding or precision."""
+def _fits(f: Facts, fsdp: int, dtype: Dtype) -> bool:
+    """Whether parameters, gradients and optimizer states would fit every rank in another sharding or precision."""
     plan = f.plan
-    fullest = 0
-    for stage in plan.stages:
-        indices = {index for index, _ in stage.parts}
-        weights = part_parameters(
-            plan.model, stage.layers, first=0 in indices, last=plan.stage_count - 1 in indices
-        ).values()
-        numel = sum(local_numel(weight, tp=plan.mesh.tp, fsdp=fsdp) for weight in weights)
-        fullest = max(fullest, numel)
-    return fullest * width * (2 + OPTIMIZER_STATES[f.config.optimizer.name])
+    return all(
+        static_memory(
+            held_parameters(plan.model, stage.parts, stage_count=plan.stage_count).values(),
+            tp=plan.mesh.tp,
+            fsdp=fsdp,
+            dtype=dtype,
+            optimizer=f.config.optimizer.name,
+            capacity_bytes=plan.memory.capacity_bytes,
+        ).fits
+        is not False
+        for stage in plan.stages
+    )
 
 
 def _more_shards(f: Facts) -> dict[str, Any] | None:
     """The least change of layout that makes it fit: replicas turned into shards, else more nodes."""
-    mesh, capacity = f.plan.mesh, f.known_cluster.gpu.memory_bytes
-    width = BYTES[f.config.training.dtype]
+    mesh, dtype = f.plan.mesh, f.config.training.dtype
     for times in range(2, mesh.dp_replicate + 1):
-        if mesh.dp_replicate % times == 0 and _static_bytes(f, mesh.fsdp * times, width) <= capacity:
+        if mesh.dp_replicate % times == 0 and _fits(f, mesh.fsdp * times, dtype):
             return {
                 "parallelism.data_parallel_replicate_degree": mesh.dp_replicate // times,
                 SHARD: mesh.dp_shard * times,
             }
     times = 2
     while times <= MOST_TIMES:
-        fits = _static_bytes(f, mesh.fsdp * times, width) <= capacity
         batch = f.config.training.global_batch_size
-        if fits and (batch == -1 or batch % (f.batch_step * times) == 0):
+        if _fits(f, mesh.fsdp * times, dtype) and (batch == -1 or batch % (f.batch_step * times) == 0):
             return {"cluster.nodes": f.known_cluster.nodes * times, SHARD: mesh.dp_shard * times}
         times *= 2
     return None
@@ -65,7 +67,7 @@ def _fit_words(f: Facts) -> dict[str, object]:
     elif edit is not None:
         ways.append(", ".join(f"set {key.rpartition('.')[2]} to {value}" for key, value in edit.items()))
     wide = f.config.training.dtype == "float32"
-    if wide and _static_bytes(f, f.plan.mesh.fsdp, BYTES["bfloat16"]) <= memory.capacity_bytes:
+    if wide and _fits(f, f.plan.mesh.fsdp, "bfloat16"):
         ways.append("set training.dtype to bfloat16")
     return {
         "sum": " + ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size),

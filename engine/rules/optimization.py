@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.facts import Facts
+from engine.lr import asked_decay_steps
 from engine.rules.row import Rule
 
 RATIO = "lr_scheduler.decay_ratio"
@@ -12,6 +13,11 @@ def _room(f: Facts) -> float:
     """Share of all steps that warmup leaves to the decay, rounded down to three digits."""
     steps = f.config.training.steps
     return (steps - f.config.lr_scheduler.warmup_steps) * 1000 // steps / 1000
+
+
+def _asked(f: Facts) -> int:
+    """Steps that warmup and decay take together, as asked for."""
+    return f.config.lr_scheduler.warmup_steps + asked_decay_steps(f.config)
 
 
 OPTIMIZATION_RULES: tuple[Rule, ...] = (
@@ -31,17 +37,13 @@ OPTIMIZATION_RULES: tuple[Rule, ...] = (
         key=RATIO,
         severity="warning",
         broken=lambda f: (
-            f.config.lr_scheduler.warmup_steps <= f.config.training.steps
-            and f.config.lr_scheduler.warmup_steps
-            + round(f.config.training.steps * (f.config.lr_scheduler.decay_ratio or 0))
-            > f.config.training.steps
+            f.config.lr_scheduler.warmup_steps <= f.config.training.steps and _asked(f) > f.config.training.steps
         ),
         message="decay_ratio = {lr_scheduler.decay_ratio} and warmup_steps = {lr_scheduler.warmup_steps} take {both} "
         "of {training.steps} steps: the decay gets the {left} after warmup",
         fix="set decay_ratio to {room} or less, or leave it out for all steps after warmup",
         words=lambda f: {
-            "both": f.config.lr_scheduler.warmup_steps
-            + round(f.config.training.steps * (f.config.lr_scheduler.decay_ratio or 0)),
+            "both": _asked(f),
             "left": f.config.training.steps - f.config.lr_scheduler.warmup_steps,
             "room": _room(f),
         },

@@ -18,7 +18,15 @@ EIGHT_B = FLAVORS["llama3"]["8B"]
 def memory(edits: dict[str, Any], *, tp: int = 1, fsdp: int = 1, capacity_bytes: int = 80 * GIB) -> Memory:
     """Static memory of a rank of Llama 3 8B."""
     weights = part_parameters(EIGHT_B, tuple(range(32)), first=True, last=True).values()
-    return static_memory(with_values(Config(), edits), weights, tp=tp, fsdp=fsdp, capacity_bytes=capacity_bytes)
+    config = with_values(Config(), edits)
+    return static_memory(
+        weights,
+        tp=tp,
+        fsdp=fsdp,
+        dtype=config.training.dtype,
+        optimizer=config.optimizer.name,
+        capacity_bytes=capacity_bytes,
+    )
 
 
 def test_c48_eight_billion_parameters_in_bf16() -> None:
