@@ -56,10 +56,8 @@ def main() -> None:
     """Prints a line for each, and judges."""
     rows: list[tuple[str, float, float]] = []
     for words, limit_s in COMMANDS:
-        command = [sys.executable, "-m", "titancli", *words.split()]
-        rows.append(
-            (f"titan {words}", median_s(lambda command=command: subprocess.run(command, capture_output=True)), limit_s)
-        )
+        answer = partial(subprocess.run, [sys.executable, "-m", "titancli", *words.split()], capture_output=True)
+        rows.append((f"titan {words}", median_s(answer), limit_s))
     loaded = load(preset="3d-405b", environ={})
     rows.append(("load 3d-405b", median_s(lambda: load(preset="3d-405b", environ={})), 0.010))
     rows.append(("check 3d-405b", median_s(lambda: check(loaded)), 0.030))
