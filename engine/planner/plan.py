@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from engine.config import Config, Parallelism
 from engine.hardware import Cluster, resolve_cluster
 from engine.planner.memory import BYTES, Memory, static_memory
+from engine.planner.recompute import Recompute, recompute_choices
 from engine.planner.schedule import split_layers, stage_indices, stages_of_a_rank, takes_microbatches
 from engine.shapes import ModelShape, Parameter, parameter_count, part_parameters, shape_of
 
@@ -91,6 +92,7 @@ class Plan:
     tokens_per_step: int
     parameters: int
     stage_count: int
+    recompute: Recompute
     stages: tuple[Stage, ...]
     memory: Memory
     time: Time = Time()
@@ -216,6 +218,7 @@ def plan(config: Config, cluster: Cluster | None = None) -> Plan:
         tokens_per_step=global_batch * config.training.seq_len,
         parameters=parameter_count(shape),
         stage_count=mesh.pp * stages_a_rank,
+        recompute=recompute_choices(config.activation_checkpoint)[0],
         stages=stages,
         memory=max((stage.memory for stage in stages), key=lambda memory: memory.static_bytes),
     )
