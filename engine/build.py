@@ -15,9 +15,9 @@ from torch.distributed.tensor import DTensor
 from engine.config import Config
 from engine.model.initial import materialise
 from engine.model.llama import Decoder
-from engine.model.loss import cross_entropy_sum
+from engine.model.loss import CrossEntropy, cross_entropy_sum, head_loss
 from engine.optim import SGD, Adam, make_optimizer
-from engine.parallel.compile import Loss, compile_blocks, compile_loss
+from engine.parallel.compile import compile_blocks, compile_loss
 from engine.parallel.mesh import World, build_world
 from engine.parallel.shard import precision, shard
 from engine.planner.plan import Plan, Stage, held_parameters
@@ -30,7 +30,6 @@ class Built:
     device: torch.device
     world: World
     parts: tuple[Decoder, ...]
-    loss: Loss
     optimizer: Adam | SGD
     weights: dict[str, nn.Parameter]
 
@@ -38,6 +37,14 @@ class Built:
     def local_parameters(self) -> int:
         """Weights that this rank keeps, in elements."""
         return sum(local_numel(weight) for weight in self.weights.values())
+
+    @property
+    def counts_loss(self) -> bool:
+        """Whether this rank's loss enters the sum over the world.
+
+        It is computed where the head is, and tensor ranks have all the same.
+        """
+        return self.world.rank_on("tp") == 0 and any(part.output is not None for part in self.parts)
 
     @property
     def gradients(self) -> list[torch.Tensor]:
@@ -53,13 +60,17 @@ def build(config: Config, plan: Plan, device: torch.device) -> Built:
     world = build_world(plan.mesh, device.type)
     stage = plan.stages[world.rank_on("pp")]
     parts = tuple(_part(config, plan, index, layers) for index, layers in stage.parts)
-    loss: Loss = cross_entropy_sum
+    entropy: CrossEntropy = cross_entropy_sum
+    # Compile before FSDP: its hooks would otherwise break every block's graph.
     if config.compile.enable and "model" in config.compile.components:
-        # Compile before FSDP: its hooks would otherwise break every block's graph.
         for part in parts:
             compile_blocks(part)
-    if config.compile.enable and "loss" in config.compile.components:
-        loss = compile_loss(loss)
+    for part in parts:
+        if part.output is not None:
+            head = part.output
+            head.loss = head_loss(product=head.product, cross_entropy=entropy, chunks=config.training.loss_chunks)
+            if config.compile.enable and "loss" in config.compile.components:
+                compile_loss(head)
     for part in parts:
         shard(
             part,
@@ -73,7 +84,7 @@ def build(config: Config, plan: Plan, device: torch.device) -> Built:
     weights = {name: weight for part in parts for name, weight in part.named_parameters()}
     _assert_facts(config, plan, stage, world=world, weights=weights)
     optimizer = make_optimizer(config.optimizer, weights.values())
-    return Built(device=device, world=world, parts=parts, loss=loss, optimizer=optimizer, weights=weights)
+    return Built(device=device, world=world, parts=parts, optimizer=optimizer, weights=weights)
 
 
 def _part(config: Config, plan: Plan, index: int, layers: tuple[int, ...]) -> Decoder:

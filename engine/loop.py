@@ -147,7 +147,6 @@ class Training:
     def __init__(self, config: Config, plan: Plan, built: Built, recorder: Recorder, stop: Stop) -> None:
         self.config, self.plan, self.built, self.recorder, self.stop = config, plan, built, recorder, stop
         self.word = StatusWord(built.device)
-        self.counts = built.world.counts_tokens
         self.pending: Pending | None = None
         self.meter = Meter(config, plan, now_s=time.perf_counter())
 
@@ -184,7 +183,7 @@ class Training:
         A bad step before this one is found here, in time to keep this one from changing weights.
         """
         built, previous = self.built, self.pending
-        tokens = sum(batch.valid_tokens for batch in batches) if self.counts else 0
+        tokens = sum(batch.valid_tokens for batch in batches) if built.world.counts_tokens else 0
         denominator = self.word.send(tokens=tokens, stop=self.stop, previous_bad=previous.bad if previous else None)
         loss = forward_backward(built, batches, denominator)
         status = self.word.read()
@@ -218,7 +217,7 @@ class Training:
         """Waits for the queued step, then writes its figures; loss and norm are those of the whole world."""
         pending = self.pending
         assert pending is not None, "no step is queued"
-        total = pending.loss.clone() if self.counts else torch.zeros_like(pending.loss)
+        total = pending.loss.clone() if self.built.counts_loss else torch.zeros_like(pending.loss)
         dist.all_reduce(total)
         loss_sum, grad_norm, bad = torch.stack((total, pending.norm.double(), pending.bad.double())).tolist()
         self.settle(pending, bool(bad))
@@ -257,8 +256,9 @@ def forward_backward(built: Built, batches: Sequence[Batch], denominator: Tensor
     for index, batch in enumerate(batches):
         set_last_accumulation(built.parts, index == len(batches) - 1)
         tokens_BS, labels_BS = _to_device(batch.tokens_BS, built.device), _to_device(batch.labels_BS, built.device)
-        loss = built.loss(part(tokens_BS), labels_BS)
-        (loss / denominator).backward()  # type: ignore[no-untyped-call]
+        positions_BS = None if batch.positions_BS is None else _to_device(batch.positions_BS, built.device)
+        loss = part(tokens_BS, labels_BS, positions_BS)
+        (loss / denominator).backward()
         loss_sum += loss.detach()
     return loss_sum
 

@@ -26,10 +26,14 @@ IGNORE = -100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one data rank computes in one accumulation step: int64 arrays of (B, S), C-contiguous, its own copies."""
+    """What one data rank computes in one accumulation step: int64 arrays of (B, S), C-contiguous, its own copies.
+
+    `positions_BS` start again at 0 at every document; None: each sequence is one document.
+    """
 
     tokens_BS: NDArray[np.int64]
     labels_BS: NDArray[np.int64]
+    positions_BS: NDArray[np.int64] | None = None
 
     @property
     def valid_tokens(self) -> int:

@@ -7,13 +7,21 @@ the feed-forward, V vocabulary, R half the width of a head.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from engine.model.attention import Attention, attention_kernels
+from engine.model.linear import Embedding, Join, Linear, Norm, Spread, join, local, spread
+from engine.model.loss import HeadLoss, cross_entropy_sum, head_loss
 from engine.model.rope import table
 from engine.shapes import ModelShape
+
+Order: TypeAlias = Callable[[torch.device], Tensor]
+"""Gives the natural positions (S,) of the tokens that a rank holds, in the order in which it holds them."""
 
 
 class FeedForward(nn.Module):
@@ -21,57 +29,80 @@ class FeedForward(nn.Module):
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        self.w1 = nn.Linear(shape.dim, shape.ffn_dim, bias=False)
-        self.w2 = nn.Linear(shape.ffn_dim, shape.dim, bias=False)
-        self.w3 = nn.Linear(shape.dim, shape.ffn_dim, bias=False)
+        self.w1 = Linear(shape.dim, shape.ffn_dim)
+        self.w2 = Linear(shape.ffn_dim, shape.dim)
+        self.w3 = Linear(shape.dim, shape.ffn_dim)
+        self.spread: Spread = spread
+        self.join: Join = join
 
     def forward(self, x_BSD: Tensor) -> Tensor:
         """(B, S, D) in and out."""
-        out_BSD: Tensor = self.w2(silu(self.w1(x_BSD)) * self.w3(x_BSD))
-        return out_BSD
+        gate_BSF, up_BSF = self.spread(x_BSD, (self.w1, self.w3))
+        return self.join(silu(gate_BSF) * up_BSF, self.w2)
 
 
 class Block(nn.Module):
-    """One transformer block: attention and feed-forward, each behind a norm and beside a residual.
-
-    `nn.RMSNorm` computes in float32 inside, whatever it is given.
-    """
+    """One transformer block: attention and feed-forward, each behind a norm and beside a residual."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
+        self.attention_norm = Norm(shape.dim, eps=shape.norm_eps)
         self.attention = Attention(shape)
-        self.ffn_norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps)
+        self.ffn_norm = Norm(shape.dim, eps=shape.norm_eps)
         self.feed_forward = FeedForward(shape)
 
-    def forward(self, x_BSD: Tensor, cos_SR: Tensor, sin_SR: Tensor) -> Tensor:
-        """(B, S, D) in and out; the tables are those of `rope.table`, cut to S."""
-        h_BSD = x_BSD + self.attention(self.attention_norm(x_BSD), cos_SR, sin_SR)
+    def forward(self, x_BSD: Tensor, cos: Tensor, sin: Tensor, documents_BS: Tensor | None = None) -> Tensor:
+        """(B, S, D) in and out; the tables are rows of `rope.table`, (S, R) or (B, S, R)."""
+        h_BSD = x_BSD + self.attention(self.attention_norm(x_BSD), cos, sin, documents_BS)
         out_BSD: Tensor = h_BSD + self.feed_forward(self.ffn_norm(h_BSD))
         return out_BSD
+
+
+def _as_it_is(h_BSD: Tensor) -> Tensor:
+    return h_BSD
+
+
+class Head(Linear):
+    """The output projection, and the loss that is computed with it: so logits need never be whole."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__(shape.dim, shape.vocab_size)
+        self.gather: Callable[[Tensor], Tensor] = _as_it_is
+        self.loss: HeadLoss = head_loss(product=self.product, cross_entropy=cross_entropy_sum, chunks=1)
+
+    def forward(self, h_BSD: Tensor, labels_BS: Tensor | None = None) -> Tensor:
+        """Logits (B, S, V) or, with labels, the sum of their loss: a float32 scalar, not divided."""
+        h_BSD, weight_VD = self.gather(h_BSD), local(self.weight)
+        return self.product(h_BSD, weight_VD) if labels_BS is None else self.loss(h_BSD, weight_VD, labels_BS)
 
 
 class Decoder(nn.Module):
     """A part of the model: `layers` in their order, the embedding if `first`, norm and head if `last`.
 
     Blocks stand in a dictionary by their index in the whole model, so that a weight has the
-    same name in every part. Built on the meta device; `rebuild` completes it elsewhere.
+    same name in every part. Built on the meta device; `rebuild` completes it elsewhere. With an
+    `order` this rank holds only those tokens of a sequence, and takes them itself.
     """
 
     cos_SR: Tensor
     sin_SR: Tensor
+    order_S: Tensor
 
     def __init__(self, shape: ModelShape, layers: tuple[int, ...], *, first: bool, last: bool, seq_len: int) -> None:
         super().__init__()
         self.shape = shape
         self.seq_len = seq_len
-        self.tok_embeddings = nn.Embedding(shape.vocab_size, shape.dim) if first else None
+        self.order: Order | None = None
+        # Tensor ranks hold a piece each of a sequence between blocks, and attention sees all of it.
+        self.sequence_pieces = 1
+        self.tok_embeddings = Embedding(shape.vocab_size, shape.dim) if first else None
         self.layers = nn.ModuleDict({str(layer): Block(shape) for layer in layers})
-        self.norm = nn.RMSNorm(shape.dim, eps=shape.norm_eps) if last else None
-        self.output = nn.Linear(shape.dim, shape.vocab_size, bias=False) if last else None
+        self.norm = Norm(shape.dim, eps=shape.norm_eps) if last else None
+        self.output = Head(shape) if last else None
         empty = torch.empty(seq_len, shape.head_dim // 2)
         self.register_buffer("cos_SR", empty, persistent=False)
         self.register_buffer("sin_SR", empty.clone(), persistent=False)
+        self.register_buffer("order_S", torch.empty(seq_len, dtype=torch.int64), persistent=False)
         self.tie()
 
     @property
@@ -90,15 +121,35 @@ class Decoder(nn.Module):
         """Ties again and fills what is not a weight: the rotary tables, in float32 whatever the weights are."""
         self.tie()
         self.cos_SR, self.sin_SR = table(self.shape, self.seq_len, device)
+        self.order_S = torch.arange(self.seq_len, device=device) if self.order is None else self.order(device)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Tokens (B, S) or, without the embedding, (B, S, D) in; logits (B, S, V) or, without the head, (B, S, D)."""
-        h_BSD = x if self.tok_embeddings is None else self.tok_embeddings(x)
-        cos_SR, sin_SR = self.cos_SR[: h_BSD.shape[1]], self.sin_SR[: h_BSD.shape[1]]
+    def forward(self, x: Tensor, labels_BS: Tensor | None = None, positions_BS: Tensor | None = None) -> Tensor:
+        """Tokens in, or (B, S, D) without the embedding; out goes (B, S, D), logits (B, S, V), or a loss.
+
+        Tokens (B, S), labels and positions are those of whole sequences, on every rank. With labels,
+        a part with the head gives the sum of their loss. Positions start again at 0 at every
+        document, and attention stays inside it; None is one document a sequence.
+        """
+        h_BSD = x if self.tok_embeddings is None else self.tok_embeddings(self._own(x))
+        cos, sin, documents_BS = self._places(x, positions_BS)
         with attention_kernels(h_BSD.device.type):
             for block in self.layers.values():
-                h_BSD = block(h_BSD, cos_SR, sin_SR)
+                h_BSD = block(h_BSD, cos, sin, documents_BS)
         if self.norm is None or self.output is None:
             return h_BSD
-        logits_BSV: Tensor = self.output(self.norm(h_BSD))
-        return logits_BSV
+        out: Tensor = self.output(self.norm(h_BSD), None if labels_BS is None else self._own(labels_BS))
+        return out
+
+    def _own(self, whole_BS: Tensor) -> Tensor:
+        """The tokens, labels or positions of this rank."""
+        return whole_BS if self.order is None else whole_BS[:, self.order_S]
+
+    def _places(self, x: Tensor, positions_BS: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Rotary tables of this rank's tokens, and the document of every token of the whole sequence."""
+        if positions_BS is not None:
+            own_BS = self._own(positions_BS)
+            return self.cos_SR[own_BS], self.sin_SR[own_BS], (positions_BS == 0).cumsum(1)
+        if self.order is not None:
+            return self.cos_SR[self.order_S], self.sin_SR[self.order_S], None
+        length = x.shape[1] * (1 if self.tok_embeddings is not None else self.sequence_pieces)
+        return self.cos_SR[:length], self.sin_SR[:length], None

@@ -38,9 +38,12 @@ def table(shape: ModelShape, seq_len: int, device: torch.device) -> tuple[Tensor
     return angles_SR.cos().float().to(device), angles_SR.sin().float().to(device)
 
 
-def rotate(x_BSNH: Tensor, cos_SR: Tensor, sin_SR: Tensor) -> Tensor:
-    """Turns every head by its position's angles, in float32; returns the dtype it was given."""
-    cos_SNR, sin_SNR = cos_SR.unsqueeze(1), sin_SR.unsqueeze(1)
+def rotate(x_BSNH: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turns every head by its position's angles, in float32; returns the dtype it was given.
+
+    The tables are (S, R), or (B, S, R) where sequences have positions of their own.
+    """
+    cos_SNR, sin_SNR = cos.unsqueeze(-2), sin.unsqueeze(-2)
     left, right = x_BSNH.float().chunk(2, dim=-1)
     turned_BSNH = torch.cat((left * cos_SNR - right * sin_SNR, right * cos_SNR + left * sin_SNR), dim=-1)
     return turned_BSNH.to(x_BSNH.dtype)

@@ -6,14 +6,9 @@ loss. Does not know FSDP; it must only come before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
-from torch import Tensor
 
-from engine.model.llama import Decoder
-
-Loss = Callable[[Tensor, Tensor], Tensor]
+from engine.model.llama import Decoder, Head
 
 
 def compile_blocks(part: Decoder) -> None:
@@ -25,6 +20,6 @@ def compile_blocks(part: Decoder) -> None:
         block.forward = torch.compile(block.forward, fullgraph=True)
 
 
-def compile_loss(loss: Loss) -> Loss:
-    """The loss as one compiled graph."""
-    return torch.compile(loss, fullgraph=True)
+def compile_loss(head: Head) -> None:
+    """Head and loss as one compiled graph."""
+    head.loss = torch.compile(head.loss, fullgraph=True)

@@ -49,11 +49,8 @@ class World:
 
     @property
     def counts_tokens(self) -> bool:
-        """Whether this rank's tokens and loss enter sums over the world.
-
-        One of each tp group does, on the last pipeline rank, where the loss is.
-        """
-        return self.rank_on("tp") == 0 and self.rank_on("pp") == self.size_of("pp") - 1
+        """Whether this rank's batches enter the count of tokens: one of the ranks that read the same does."""
+        return self.rank_on("tp") == self.rank_on("cp") == self.rank_on("pp") == 0
 
     def set_timeout(self, timeout_s: float) -> None:
         """Sets the longest wait in a collective, for the world and every axis."""

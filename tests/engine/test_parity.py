@@ -152,7 +152,9 @@ def planted_step(sums: list[list[float]], tokens: list[list[int]], arguments: di
     def build_with_planted_loss(*args: Any) -> Built:
         built = before(*args)
         # The real graph, its value replaced: the gradient has something to flow through.
-        object.__setattr__(built, "loss", lambda logits, _: logits.float().sum() * 0.0 + next(mine))
+        head = built.parts[0].output
+        assert head is not None
+        head.loss = lambda h_BSD, weight_VD, _: (h_BSD.sum() + weight_VD.sum()).float() * 0.0 + next(mine)
         return built
 
     engine.loop.build = build_with_planted_loss

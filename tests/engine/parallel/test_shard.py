@@ -31,7 +31,7 @@ def layout(processes: int, replicas: int, shards: int, **values: Any) -> dict[st
 
 
 def precision_in_force(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Dtypes seen by hooks in one step: weights in use, activations, logits, gradients and weights kept."""
+    """Dtypes seen by hooks in one step: weights in use, activations, loss, gradients and weights kept."""
     config = tiny(**arguments)
     resolved = plan(config)
     built = build(config, resolved, torch.device("cpu"))
@@ -68,6 +68,8 @@ def test_mixed_precision_is_in_force_in_every_layout(name: str, gloo: GlooPool) 
     arguments = layout(*LAYOUTS[name], training__mixed_precision_param="bfloat16")
     for rank in gloo.run(LAYOUTS[name][0], precision_in_force, arguments=arguments):
         assert len(rank["seen"]) == 5
+        # The head gives the loss, which is summed in float32 from logits that are not.
+        assert rank["seen"].pop("output") == (torch.bfloat16, torch.bfloat16, torch.float32)
         assert set(rank["seen"].values()) == {(torch.bfloat16,) * 3}
         assert rank["kept"] == rank["gradients"] == {torch.float32}
 
