@@ -18,14 +18,18 @@ Mode: TypeAlias = Literal["none", "selective", "full", "memory_budget"]
 class Recompute:
     """Which activations are computed again in backward instead of being kept.
 
-    `every` is that of `selective`: every n-th layer is recomputed in full, or None where each
-    layer keeps the results of its dear operations. `budget` is the share, 0 to 1, that the
+    `every` is that of `selective`: every n-th layer (n, 2n, ... counted from 1) is recomputed in
+    full, or None where each layer keeps the results of its dear operations. `budget` is the share, 0 to 1, that the
     compiler may keep under `memory_budget`; None in every other mode.
     """
 
     mode: Mode = "none"
     every: int | None = None
     budget: float | None = None
+
+    def repeats(self, layer: int) -> bool:
+        """Whether a layer, counted from 0 in the whole model, keeps only its input and is computed again in full."""
+        return self.mode == "full" or (self.every is not None and (layer + 1) % self.every == 0)
 
 
 # From least to most: each holds less than the one before it, and computes more.
