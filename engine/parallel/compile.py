@@ -6,9 +6,12 @@ loss. Does not know FSDP; it must only come before it.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from engine.model.llama import Decoder, Head
+from engine.model.loss import PiecewiseLoss
 
 
 def compile_blocks(part: Decoder) -> None:
@@ -21,5 +24,9 @@ def compile_blocks(part: Decoder) -> None:
 
 
 def compile_loss(head: Head) -> None:
-    """Head and loss as one compiled graph."""
-    head.loss = torch.compile(head.loss, fullgraph=True)
+    """Head and loss as one compiled graph, or that of one piece of the sequence."""
+    loss = head.loss
+    if isinstance(loss, PiecewiseLoss):
+        head.loss = replace(loss, piece=torch.compile(loss.piece, fullgraph=True))
+    else:
+        head.loss = torch.compile(loss, fullgraph=True)

@@ -43,7 +43,6 @@ OTHER: dict[str, Any] = {
     "quantize.dense.mx.recipe_name": "mxfp8_emulated",
     "quantize.dense.mx.filter_fqns": (),
     "quantize.dense.mx.emulate": True,
-    "training.loss_chunks": 2,
     "training.on_out_of_memory": "shrink",
     "training.local_batch_size": "auto",
     "checkpoint.enable": True,
