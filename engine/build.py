@@ -20,6 +20,7 @@ from engine.optim import SGD, Adam, make_optimizer
 from engine.parallel.compile import compile_blocks, compile_loss
 from engine.parallel.mesh import World, build_world
 from engine.parallel.shard import precision, shard
+from engine.parallel.tensor import apply_tensor_parallel
 from engine.planner.plan import Plan, Stage, held_parameters
 
 
@@ -56,11 +57,15 @@ class Built:
 
 def build(config: Config, plan: Plan, device: torch.device) -> Built:
     """Builds this rank's share; every rank of the plan calls it at once, within a process group."""
-    assert plan.mesh.pp == plan.mesh.cp == plan.mesh.tp == 1, "pipeline, context and tensor parallel are not built yet"
+    assert plan.mesh.pp == plan.mesh.cp == 1, "pipeline and context parallel are not built yet"
     world = build_world(plan.mesh, device.type)
     stage = plan.stages[world.rank_on("pp")]
     parts = tuple(_part(config, plan, index, layers) for index, layers in stage.parts)
     entropy: CrossEntropy = cross_entropy_sum
+    if plan.mesh.tp > 1:
+        loss_parallel = not config.parallelism.disable_loss_parallel
+        for part in parts:
+            entropy = apply_tensor_parallel(part, world.axes["tp"], loss_parallel=loss_parallel)
     # Compile before FSDP: its hooks would otherwise break every block's graph.
     if config.compile.enable and "model" in config.compile.components:
         for part in parts:
@@ -116,7 +121,7 @@ def _assert_facts(config: Config, plan: Plan, stage: Stage, *, world: World, wei
     built = sum(weight.numel() for weight in weights.values())
     assert built == stage.parameters, f"{built} parameters built, {stage.parameters} planned"
     local = sum(local_numel(weight) for weight in weights.values())
-    largest = world.fsdp.get_local_rank() == 0
+    largest = world.fsdp.get_local_rank() == world.rank_on("tp") == 0
     assert local == stage.local_parameters if largest else local <= stage.local_parameters, (
         f"this rank holds {local} parameters, {stage.local_parameters} planned"
     )

@@ -108,6 +108,11 @@ def _replicas(f: Facts) -> str:
     return f"{mesh.dp_replicate} replicas of " + (f"{mesh.fsdp} shards (HSDP)" if mesh.fsdp > 1 else "the whole model")
 
 
+def _tensor(f: Facts) -> str:
+    loss = "" if f.config.parallelism.disable_loss_parallel else ", and the loss by vocabulary"
+    return f"heads, hidden units and the sequence over {f.tp} ranks{loss}"
+
+
 def _accumulates(f: Facts) -> bool:
     return f.has("batch") and f.config.training.global_batch_size > f.batch_step
 
@@ -157,9 +162,13 @@ FEATURES: tuple[Feature, ...] = (
         note=_shards,
     ),
     Feature(key="parallelism.fsdp_reshard_after_forward", idle=_unsharded),
-    Feature(key="parallelism.tensor_parallel_degree", built=False),
+    Feature(key="parallelism.tensor_parallel_degree", note=_tensor),
     Feature(key="parallelism.enable_async_tensor_parallel", built=False, idle=_TP),
-    Feature(key="parallelism.disable_loss_parallel", built=False, idle=_TP),
+    Feature(
+        key="parallelism.disable_loss_parallel",
+        idle=_TP,
+        note=lambda _: "every tensor rank has the logits of the whole vocabulary",
+    ),
     Feature(key="parallelism.pipeline_parallel_degree", built=False),
     Feature(key="parallelism.pipeline_parallel_schedule", built=False, idle=_PP),
     Feature(key="parallelism.pipeline_parallel_microbatch_size", built=False, idle=_PP),
@@ -289,10 +298,12 @@ READ_BY: dict[str, str] = {
         "engine/planner/plan.py": (
             "parallelism.data_parallel_replicate_degree",
             "parallelism.data_parallel_shard_degree",
+            "parallelism.tensor_parallel_degree",
             "training.global_batch_size",
         ),
         "engine/build.py": (
             "parallelism.fsdp_reshard_after_forward",
+            "parallelism.disable_loss_parallel",
             "training.seq_len",
             "training.dtype",
             "training.loss_chunks",

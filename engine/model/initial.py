@@ -15,9 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-# Not exported by torch; tried on 2.11 and 2.13.
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
 from engine.model.llama import Decoder
 from engine.shapes import ModelShape
 
@@ -73,13 +70,25 @@ def deviation(name: str, shape: ModelShape) -> float:
 
 
 def _share(weight: Tensor) -> tuple[Tensor, int, int]:
-    """What this rank holds of a matrix, and the first row and column of it in the whole."""
+    """What this rank holds of a matrix, and the first row and column of it in the whole.
+
+    The last axis of the mesh cuts first: FSDP cuts what tensor parallel leaves. torch's own reckoning
+    takes the other order, and is wrong where a vocabulary divides over neither.
+    """
     if not isinstance(weight, DTensor):
         return weight, 0, 0
-    _, (first_row, first_column) = compute_local_shape_and_global_offset(
-        weight.shape, weight.device_mesh, weight.placements
-    )
-    return weight.to_local(), first_row, first_column
+    first, size, places = [0, 0], list(weight.shape), weight.device_mesh.get_coordinate()
+    assert places is not None, "a rank of no mesh has no share"
+    for axis, placement in reversed(list(enumerate(weight.placements))):
+        if placement.is_replicate():
+            continue
+        dim = placement.dim  # type: ignore[attr-defined]
+        piece = -(-size[dim] // weight.device_mesh.size(axis))
+        start = min(piece * places[axis], size[dim])
+        first[dim], size[dim] = first[dim] + start, min(piece, size[dim] - start)
+    local = weight.to_local()
+    assert tuple(local.shape) == tuple(size), f"a rank holds {tuple(local.shape)}, where {tuple(size)} is its share"
+    return local, first[0], first[1]
 
 
 def _fill(local: Tensor, name: str, *, seed: int, std: float, first_row: int, columns: int, first_column: int) -> None:

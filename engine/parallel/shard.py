@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard
 
 from engine.config import Training
 from engine.model.llama import Decoder
@@ -43,7 +44,13 @@ def shard(part: Decoder, mesh: DeviceMesh, *, policy: MixedPrecisionPolicy, resh
     frees = reshard == "always" or (reshard == "default" and not pipelined)
 
     def group(modules: nn.Module | list[nn.Module], *, free: bool) -> None:
-        fully_shard(modules, mesh=mesh, mp_policy=policy, reshard_after_forward=free)
+        fully_shard(
+            modules,
+            mesh=mesh,
+            mp_policy=policy,
+            reshard_after_forward=free,
+            shard_placement_fn=lambda weight: _across(weight, mesh),
+        )
 
     for block in part.layers.values():
         group(block, free=frees)
@@ -57,6 +64,17 @@ def shard(part: Decoder, mesh: DeviceMesh, *, policy: MixedPrecisionPolicy, resh
     # A tied weight is used at both ends, so it stays in the root's group, with the norm.
     group(part, free=reshard == "always")
     _sum_gradients(part, mesh)
+
+
+def _across(weight: nn.Parameter, mesh: DeviceMesh) -> Shard | None:
+    """Rows are cut, which is FSDP's own way and costs no copies; columns where rows lie unevenly on tensor ranks.
+
+    A DTensor cannot say of uneven rows cut twice which of them a rank has: saving one would tear it.
+    """
+    if not isinstance(weight, DTensor) or mesh.size(-1) == 1:
+        return None
+    uneven = weight.placements[0].is_shard(0) and weight.shape[0] % weight.device_mesh.size() != 0
+    return Shard(1) if uneven else None
 
 
 def _sum_gradients(part: nn.Module, mesh: DeviceMesh) -> None:

@@ -1,8 +1,8 @@
 """Bytes one rank holds, from the config alone.
 
-Knows what is exact without a model of time: parameters, gradients and optimizer states after
-tensor and FSDP sharding. Does not know activations, logits, communication buffers or the
-allocator yet: those fields are None, never a guess.
+Knows what is exact: parameters, gradients and optimizer states after tensor and FSDP sharding.
+What comes and goes in a step is counted elsewhere (activations, peak): until then those fields are
+None, never a guess.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ OPTIMIZER_STATES = {"AdamW": 2, "Adam": 2, "SGD": 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes of one rank; None is unknown. `moment` names the point of the step at which the peak stands."""
+    """Bytes of one rank; None is unknown.
+
+    Each part is the most that it comes to in a step; `peak_bytes` is used at one moment, which
+    `moment` names, so it is no more than their sum. `reserved_bytes` is what the caching allocator of a
+    GPU holds: it keeps what one stream has freed from the others. None on a CPU, which has no such allocator.
+    """
 
     params_bytes: int
     grads_bytes: int
@@ -40,16 +45,25 @@ class Memory:
         """What is held all the time once the optimizer has stepped."""
         return self.params_bytes + self.grads_bytes + self.optimizer_bytes
 
+    @property
+    def needed_bytes(self) -> int:
+        """What a run takes without the allocator giving anything back: as much as is known of it."""
+        return max(self.static_bytes, self.peak_bytes or 0, self.reserved_bytes or 0)
+
 
 def local_numel(parameter: Parameter, *, tp: int, fsdp: int) -> int:
     """Elements of one weight on the rank that holds most of it.
 
     Tensor parallel cuts rows or columns, then FSDP2 cuts the first dimension into pieces of
-    ceil(rows / fsdp) (`torch.chunk`), so that rank 0 has the largest piece.
+    ceil(rows / fsdp) (`torch.chunk`), so that rank 0 has the largest piece. Of rows that do not divide
+    over tp FSDP2 cuts the columns (parallel/shard.py).
     """
     first, *rest = parameter.shape
     if parameter.split == "rows":
+        uneven = first % tp != 0
         first = -(-first // tp)
+        if uneven and rest:
+            return first * -(-prod(rest) // fsdp)
     elif parameter.split == "columns":
         rest[-1] = -(-rest[-1] // tp)
     return -(-first // fsdp) * prod(rest)

@@ -264,7 +264,47 @@ MESH_RULES: tuple[Rule, ...] = (
         edit=_multiple("model.shape.head_dim", lambda f: f.known_shape.head_dim, lambda _: 2),
         why="rotary positions turn the numbers of a head in pairs",
     ),
+    Rule(
+        id="P128",
+        key="model.shape.vocab_size",
+        also=(TP, "model.shape.dim"),
+        needs="mesh",
+        broken=lambda f: (
+            f.has("model")
+            and f.known_shape.vocab_size % f.tp != 0
+            and _fills(f.known_shape.vocab_size, f.tp)
+            and f.known_shape.dim % f.known_mesh.fsdp != 0
+        ),
+        message="a vocabulary of {shape.vocab_size} does not divide over {tp} tensor ranks, nor dim = {shape.dim} over "
+        "the {mesh.fsdp} ranks that shard it",
+        fix="set model.shape.vocab_size to {near}, or degrees of which one divides",
+        words=lambda f: {"near": choice(neighbours(f.known_shape.vocab_size, f.tp))},
+        edit=_multiple("model.shape.vocab_size", lambda f: f.known_shape.vocab_size, lambda f: f.tp),
+        why="rows that lie unevenly on tensor ranks are sharded by columns, and FSDP cuts columns only evenly",
+    ),
+    Rule(
+        id="P129",
+        key=TP,
+        needs="split",
+        broken=lambda f: not _fills(f.known_shape.vocab_size, f.tp),
+        message="tensor_parallel_degree = {tp} leaves a rank without a piece of the {shape.vocab_size} tokens of the "
+        "vocabulary",
+        fix="set it to {legal}",
+        words=lambda f: {"legal": choice(_filled(f))},
+        edit=lambda f: {TP: _largest(_filled(f), f.tp)},
+        why="pieces are of equal size but the last, as torch cuts them, and FSDP takes no weight without elements",
+    ),
 )
+
+
+def _fills(vocab_size: int, tp: int) -> bool:
+    """Whether each of `tp` ranks gets a piece of the vocabulary, cut as `torch.chunk` does."""
+    return -(-vocab_size // tp) * (tp - 1) < vocab_size
+
+
+def _filled(f: Facts) -> list[int]:
+    """The legal degrees that leave no rank without a piece of the vocabulary; 1 is one."""
+    return [value for value in f.legal_tp if _fills(f.known_shape.vocab_size, value)]
 
 
 def _near_divisors(number: int, value: int) -> list[int]:

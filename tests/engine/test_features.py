@@ -21,9 +21,7 @@ UNBUILT = [feature.key for feature in FEATURES if not feature.built]
 
 # Another value than the default for every key of a feature, and what has to be on for it to have effect.
 OTHER: dict[str, Any] = {
-    "parallelism.tensor_parallel_degree": 2,
     "parallelism.enable_async_tensor_parallel": True,
-    "parallelism.disable_loss_parallel": True,
     "parallelism.pipeline_parallel_degree": 2,
     "parallelism.pipeline_parallel_schedule": "GPipe",
     "parallelism.pipeline_parallel_microbatch_size": 2,
@@ -82,7 +80,6 @@ OTHER: dict[str, Any] = {
 }
 WITH: dict[str, dict[str, Any]] = {
     "parallelism.enable_async_tensor_parallel": {"parallelism.tensor_parallel_degree": 2, "compile.enable": True},
-    "parallelism.disable_loss_parallel": {"parallelism.tensor_parallel_degree": 2},
     "parallelism.pipeline_parallel_degree": {"training.local_batch_size": 2},
     **{
         f"parallelism.pipeline_parallel_{name}": {
@@ -212,6 +209,19 @@ def test_a_switch_that_is_off_is_named() -> None:
             "dp_shard=1: nothing is sharded",
         ),
         ({"parallelism.fsdp_reshard_after_forward": "never"}, "parallelism.fsdp_reshard_after_forward", "active", ""),
+        (
+            {"parallelism.tensor_parallel_degree": 2},
+            "parallelism.tensor_parallel_degree",
+            "active",
+            "heads, hidden units and the sequence over 2 ranks, and the loss by vocabulary",
+        ),
+        (
+            {"parallelism.tensor_parallel_degree": 2, "parallelism.disable_loss_parallel": True},
+            "parallelism.disable_loss_parallel",
+            "active",
+            "every tensor rank has the logits of the whole vocabulary",
+        ),
+        ({"parallelism.disable_loss_parallel": True}, "parallelism.disable_loss_parallel", "inactive", "tp=1"),
         ({}, "training.mixed_precision_param", "active", "bfloat16 over float32 weights"),
         ({"training.global_batch_size": 32}, "training.global_batch_size", "active", "4 accumulation steps"),
         ({"compile.enable": True}, "compile.enable", "active", "model and loss"),

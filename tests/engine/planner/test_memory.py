@@ -66,6 +66,7 @@ def test_tensor_parallel_leaves_only_norms_whole() -> None:
         ((10, 4), "whole", 2, 4, 3 * 4),
         ((10,), "whole", 2, 3, 4),
         ((50_257, 4), "rows", 2, 1, 25_129 * 4),
+        ((9, 4), "rows", 2, 4, 5 * 1),
         ((3, 4), "rows", 1, 8, 4),
     ],
 )
