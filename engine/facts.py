@@ -15,7 +15,7 @@ from typing import Any, Literal
 from engine.config import Config, Float8, Mx
 from engine.hardware import Cluster, resolve_cluster
 from engine.planner.plan import Mesh, Plan, plan, resolve_local_batch, resolve_mesh
-from engine.planner.schedule import split_layers, stages_of_a_rank
+from engine.planner.schedule import split_layers, stages_of_a_rank, takes_stages
 from engine.shapes import ModelShape, block_parameters, shape_of
 
 Need = Literal["config", "cluster", "flavor", "model", "degrees", "split", "mesh", "pipeline", "batch", "plan"]
@@ -282,13 +282,20 @@ class Facts:
         return self.stages_a_rank is not None and self.stage_count <= self.known_shape.n_layers
 
     @property
+    def _schedule_takes_stages(self) -> bool:
+        schedule = self.config.parallelism.pipeline_parallel_schedule
+        return self.pp == 1 or takes_stages(schedule, self.stages_a_rank or 1)
+
+    @property
     def layer_counts(self) -> list[int]:
         """Layers of each stage, first to last."""
         return [len(layers) for layers in split_layers(self.known_shape.n_layers, self.stage_count)]
 
     @cached_property
     def local_batch(self) -> int:
-        """Sequences of one data rank in one accumulation step."""
+        """Sequences of one data rank in one accumulation step; `auto` as the Plan resolves it, once it can."""
+        if self.config.training.local_batch_size == "auto" and self.has("plan") and self._schedule_takes_stages:
+            return self.plan.local_batch_size
         return resolve_local_batch(self.config, self.stage_count)
 
     @property

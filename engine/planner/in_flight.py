@@ -36,7 +36,7 @@ def in_flight(schedule: ScheduleName, *, pp_rank: int, pp: int, stages_a_rank: i
 
 
 def _in_rounds(warmup: int, *, pp: int, stages_a_rank: int, microbatches: int) -> list[int]:
-    """Interleaved: stages take turns of one round of microbatches each, and `warmup` follows the turns of all but one."""
+    """Interleaved: stages take turns of one round of microbatches; `warmup` follows the turns of all but one."""
     round_size = microbatches // max(1, microbatches // pp)
     forwards = min((stages_a_rank - 1) * round_size + warmup, stages_a_rank * microbatches)
     turns, begun = divmod(forwards, round_size)

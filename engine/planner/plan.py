@@ -1,52 +1,26 @@
 """The Plan: every number of a run that the config leaves open, resolved once.
 
-Knows mesh, accumulation, microbatches, layers and parameters of each pipeline rank, and the
-exact memory terms. Assumes a config that the rules let through; does not check it again. Does
+Knows mesh, batch, accumulation, microbatches and recomputation, and layers, parameters and memory of
+each pipeline rank. Assumes a config that the rules let through; does not check it again. Does
 not know time yet: those fields are None.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
-from engine.config import Config, Parallelism
+from engine.config import Config
 from engine.hardware import Cluster, resolve_cluster
-from engine.planner.memory import BYTES, Memory, static_memory
-from engine.planner.recompute import Recompute, recompute_choices
-from engine.planner.schedule import split_layers, stage_indices, stages_of_a_rank, takes_microbatches
-from engine.shapes import ModelShape, Parameter, parameter_count, part_parameters, shape_of
+from engine.planner.batch import resolve, smallest_batch
+from engine.planner.held import Held, Parts, Rank, held_parameters, ranks_of
+from engine.planner.memory import BYTES, Memory
+from engine.planner.mesh import Mesh, resolve_mesh
+from engine.planner.recompute import Recompute
+from engine.planner.schedule import stages_of_a_rank
+from engine.shapes import ModelShape, parameter_count, shape_of
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mesh:
-    """Degrees of the five axes, outermost first: ranks of `tp` are neighbours."""
-
-    pp: int
-    dp_replicate: int
-    dp_shard: int
-    cp: int
-    tp: int
-
-    @property
-    def world_size(self) -> int:
-        """Product of all axes."""
-        return self.pp * self.dp_replicate * self.dp_shard * self.cp * self.tp
-
-    @property
-    def data_ranks(self) -> int:
-        """Ranks that read different sequences."""
-        return self.dp_replicate * self.dp_shard
-
-    @property
-    def fsdp(self) -> int:
-        """Ranks over which weights, gradients and optimizer states are sharded."""
-        return self.dp_shard * self.cp
-
-
-Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
-"""Stages of a pipeline rank: the index of each, and its layers."""
+__all__ = ["Mesh", "Parts", "Plan", "Stage", "Time", "held_parameters", "plan", "resolve_local_batch", "resolve_mesh"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +52,7 @@ class Time:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What will run. `memory` is that of the rank that holds most."""
+    """What will run. `memory` is that of the pipeline rank that is fullest."""
 
     gpu: str
     world_size: int
@@ -104,90 +78,13 @@ class Plan:
         return asdict(self)
 
 
-def resolve_mesh(parallelism: Parallelism, world_size: int) -> Mesh | None:
-    """The degrees with -1 filled in; None where their product cannot be the world size."""
-    p = parallelism
-    others = (
-        p.data_parallel_replicate_degree,
-        p.context_parallel_degree,
-        p.tensor_parallel_degree,
-        p.pipeline_parallel_degree,
-    )
-    if min(others) < 1:
-        return None
-    fixed = prod(others)
-    shard = world_size // fixed if p.data_parallel_shard_degree == -1 else p.data_parallel_shard_degree
-    if shard < 1 or fixed * shard != world_size:
-        return None
-    return Mesh(
-        pp=p.pipeline_parallel_degree,
-        dp_replicate=p.data_parallel_replicate_degree,
-        dp_shard=shard,
-        cp=p.context_parallel_degree,
-        tp=p.tensor_parallel_degree,
-    )
-
-
 def resolve_local_batch(config: Config, stage_count: int) -> int:
-    """`training.local_batch_size` as a number.
+    """`training.local_batch_size` as a number where the hardware is not known.
 
-    `auto` becomes the smallest batch the pipeline schedule takes; choosing the largest that
-    fits needs the memory of activations, which is not known yet (the setting is reported
-    inactive, and launch refuses it).
+    `auto` is then the smallest batch that the pipeline schedule takes; the Plan's own is the largest that fits.
     """
     size = config.training.local_batch_size
-    if size != "auto":
-        return size
-    p = config.parallelism
-    microbatches = 1
-    while not takes_microbatches(
-        p.pipeline_parallel_schedule, microbatches=microbatches, pp=p.pipeline_parallel_degree, stages=stage_count
-    ):
-        microbatches += 1
-    return microbatches * (p.pipeline_parallel_microbatch_size if p.pipeline_parallel_degree > 1 else 1)
-
-
-def held_parameters(shape: ModelShape, parts: Parts, *, stage_count: int) -> dict[str, Parameter]:
-    """The weights of one pipeline rank, by name: stage 0 has the embedding, the last one norm and head.
-
-    A V-shaped schedule puts both on rank 0; tied weights with PP are refused.
-    """
-    indices = {index for index, _ in parts}
-    layers = tuple(layer for _, piece in parts for layer in piece)
-    return part_parameters(shape, layers, first=0 in indices, last=stage_count - 1 in indices)
-
-
-def _stages(
-    config: Config, shape: ModelShape, mesh: Mesh, *, stages_a_rank: int, capacity_bytes: int
-) -> tuple[Stage, ...]:
-    count = mesh.pp * stages_a_rank
-    pieces = split_layers(shape.n_layers, count)
-    ranks: list[Stage] = []
-    for pp_rank in range(mesh.pp):
-        indices = stage_indices(
-            config.parallelism.pipeline_parallel_schedule, pp_rank=pp_rank, pp=mesh.pp, stages_a_rank=stages_a_rank
-        )
-        parts = tuple((index, pieces[index]) for index in indices)
-        weights = held_parameters(shape, parts, stage_count=count).values()
-        memory = static_memory(
-            weights,
-            tp=mesh.tp,
-            fsdp=mesh.fsdp,
-            dtype=config.training.dtype,
-            optimizer=config.optimizer.name,
-            capacity_bytes=capacity_bytes,
-        )
-        ranks.append(
-            Stage(
-                pp_rank=pp_rank,
-                layers=tuple(layer for _, layers in parts for layer in layers),
-                parts=parts,
-                parameters=sum(weight.numel for weight in weights),
-                local_parameters=memory.params_bytes // BYTES[config.training.dtype],
-                memory=memory,
-            )
-        )
-    return tuple(ranks)
+    return size if size != "auto" else smallest_batch(config, stage_count)
 
 
 def plan(config: Config, cluster: Cluster | None = None) -> Plan:
@@ -198,27 +95,39 @@ def plan(config: Config, cluster: Cluster | None = None) -> Plan:
     assert mesh is not None, "rules P102 and P103 let only degrees through whose product is the world size"
     stages_a_rank = stages_of_a_rank(config.parallelism, shape.n_layers)
     assert stages_a_rank is not None, "rule P111 lets only stages through that pipeline ranks share evenly"
-    stages = _stages(config, shape, mesh, stages_a_rank=stages_a_rank, capacity_bytes=cluster.gpu.memory_bytes)
-
-    local_batch = resolve_local_batch(config, mesh.pp * stages_a_rank)
-    microbatch = config.parallelism.pipeline_parallel_microbatch_size if mesh.pp > 1 else local_batch
+    ranks = ranks_of(config, shape, mesh, stages_a_rank=stages_a_rank, capacity_bytes=cluster.gpu.memory_bytes)
+    held = Held(config=config, shape=shape, mesh=mesh, ranks=ranks, on_gpu=cluster.gpu.name != "cpu")
+    stage_count = mesh.pp * stages_a_rank
+    batch, recompute = resolve(config, data_ranks=mesh.data_ranks, stage_count=stage_count, suits=held.has_room)
+    memories = held.memories(batch, recompute)
     global_batch = config.training.global_batch_size
     if global_batch == -1:
-        global_batch = local_batch * mesh.data_ranks
+        global_batch = batch.local * mesh.data_ranks
     return Plan(
         gpu=cluster.gpu.name,
         world_size=cluster.world_size,
         mesh=mesh,
         model=shape,
-        local_batch_size=local_batch,
-        microbatch_size=microbatch,
-        microbatches=local_batch // microbatch,
-        gradient_accumulation_steps=global_batch // (local_batch * mesh.data_ranks),
+        local_batch_size=batch.local,
+        microbatch_size=batch.microbatch,
+        microbatches=batch.microbatches,
+        gradient_accumulation_steps=global_batch // (batch.local * mesh.data_ranks),
         global_batch_size=global_batch,
         tokens_per_step=global_batch * config.training.seq_len,
         parameters=parameter_count(shape),
-        stage_count=mesh.pp * stages_a_rank,
-        recompute=recompute_choices(config.activation_checkpoint)[0],
-        stages=stages,
-        memory=max((stage.memory for stage in stages), key=lambda memory: memory.static_bytes),
+        stage_count=stage_count,
+        recompute=recompute,
+        stages=tuple(_stage(config, *pair) for pair in zip(ranks, memories, strict=True)),
+        memory=max(memories, key=lambda memory: memory.peak_bytes or 0),
+    )
+
+
+def _stage(config: Config, rank: Rank, memory: Memory) -> Stage:
+    return Stage(
+        pp_rank=rank.pp_rank,
+        layers=tuple(layer for _, layers in rank.parts for layer in layers),
+        parts=rank.parts,
+        parameters=rank.parameters,
+        local_parameters=memory.params_bytes // BYTES[config.training.dtype],
+        memory=memory,
     )

@@ -24,6 +24,13 @@ def stages_of_a_rank(parallelism: Parallelism, n_layers: int) -> int | None:
     return stages // pp if stages % pp == 0 else None
 
 
+def takes_stages(schedule: ScheduleName, stages_a_rank: int) -> bool:
+    """Whether torch builds `schedule` with this many stages on a rank."""
+    if schedule in SINGLE_STAGE:
+        return stages_a_rank == 1
+    return stages_a_rank == 2 if schedule in V_SHAPED else True
+
+
 def takes_microbatches(schedule: ScheduleName, *, microbatches: int, pp: int, stages: int) -> bool:
     """Whether torch builds `schedule` for this many microbatches on `pp` ranks with `stages` stages in all.
 

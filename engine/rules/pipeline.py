@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.facts import Facts, choice, divisors
-from engine.planner.schedule import SINGLE_STAGE, V_SHAPED, ZERO_BUBBLE, takes_microbatches
+from engine.planner.schedule import SINGLE_STAGE, ZERO_BUBBLE, takes_microbatches, takes_stages
 from engine.rules.row import Rule
 from engine.rules.training import compiles_model
 
@@ -18,10 +18,7 @@ LOCAL_BATCH = "training.local_batch_size"
 
 def _suits(f: Facts, stages_a_rank: int) -> bool:
     """Whether the schedule runs with this many stages on a rank."""
-    schedule = f.config.parallelism.pipeline_parallel_schedule
-    if schedule in SINGLE_STAGE:
-        return stages_a_rank == 1
-    return stages_a_rank == 2 if schedule in V_SHAPED else True
+    return takes_stages(f.config.parallelism.pipeline_parallel_schedule, stages_a_rank)
 
 
 def _legal_layers(f: Facts) -> list[int]:

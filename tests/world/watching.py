@@ -31,6 +31,10 @@ class Watching(TorchDispatchMode):
                 self._storages[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
                 if self._width and tensor.ndim > 1 and tensor.shape[-1] == self._width:
                     self.widest_bytes = max(self.widest_bytes, tensor.nbytes)
-        self._storages = {key: held for key, held in self._storages.items() if not held[0].expired()}
-        self.peak_bytes = max(self.peak_bytes, sum(nbytes for _, nbytes in self._storages.values()))
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes())
         return out
+
+    def live_bytes(self) -> int:
+        """Bytes of what was allocated or looked at within it and is still there."""
+        self._storages = {key: held for key, held in self._storages.items() if not held[0].expired()}
+        return sum(nbytes for _, nbytes in self._storages.values())

@@ -1,0 +1,160 @@
+"""What each pipeline rank of a config holds, for any batch and recomputation.
+
+Knows how a config's keys become the numbers that activations and peak count with, and which
+weights a pipeline rank has. Does not choose batch or recomputation (batch).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from engine.config import Config
+from engine.planner.activations import Work
+from engine.planner.batch import Batch
+from engine.planner.in_flight import in_flight
+from engine.planner.memory import BYTES, Memory, static_memory
+from engine.planner.mesh import Mesh
+from engine.planner.peak import Groups, Sharding, groups_of, with_peak
+from engine.planner.recompute import Recompute
+from engine.planner.schedule import split_layers, stage_indices
+from engine.shapes import ModelShape, Parameter, part_parameters
+
+Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+"""Stages of a pipeline rank: the index of each, and its layers."""
+
+# What a config's own plan may fill, so that `auto` still runs where the model of memory is a little wrong. On a GPU the
+# rest holds the CUDA context, NCCL's and cuBLAS's buffers; a machine's memory is shared with all else that runs on it.
+GPU_ROOM, CPU_ROOM = 0.92, 0.5
+
+
+def held_parameters(shape: ModelShape, parts: Parts, *, stage_count: int) -> dict[str, Parameter]:
+    """The weights of one pipeline rank, by name: stage 0 has the embedding, the last one norm and head.
+
+    A V-shaped schedule puts both on rank 0; tied weights with PP are refused.
+    """
+    indices = {index for index, _ in parts}
+    layers = tuple(layer for _, piece in parts for layer in piece)
+    return part_parameters(shape, layers, first=0 in indices, last=stage_count - 1 in indices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One pipeline rank before anything runs: its stages, its weights, and what it holds all the time."""
+
+    pp_rank: int
+    parts: Parts
+    parameters: int
+    groups: Groups
+    has_loss: bool
+    static: Memory
+
+
+def ranks_of(
+    config: Config, shape: ModelShape, mesh: Mesh, *, stages_a_rank: int, capacity_bytes: int
+) -> tuple[Rank, ...]:
+    """All pipeline ranks of a layout."""
+    count = mesh.pp * stages_a_rank
+    pieces = split_layers(shape.n_layers, count)
+    ranks: list[Rank] = []
+    for pp_rank in range(mesh.pp):
+        indices = stage_indices(
+            config.parallelism.pipeline_parallel_schedule, pp_rank=pp_rank, pp=mesh.pp, stages_a_rank=stages_a_rank
+        )
+        parts = tuple((index, pieces[index]) for index in indices)
+        weights = held_parameters(shape, parts, stage_count=count)
+        ranks.append(
+            Rank(
+                pp_rank=pp_rank,
+                parts=parts,
+                parameters=sum(weight.numel for weight in weights.values()),
+                groups=groups_of(weights, layers=sum(len(layers) for _, layers in parts), tp=mesh.tp),
+                has_loss=count - 1 in indices,
+                static=static_memory(
+                    weights.values(),
+                    tp=mesh.tp,
+                    fsdp=mesh.fsdp,
+                    dtype=config.training.dtype,
+                    optimizer=config.optimizer.name,
+                    capacity_bytes=capacity_bytes,
+                ),
+            )
+        )
+    return tuple(ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """The memory of every pipeline rank as a function of batch and recomputation."""
+
+    config: Config
+    shape: ModelShape
+    mesh: Mesh
+    ranks: tuple[Rank, ...]
+    on_gpu: bool
+
+    def memories(self, batch: Batch, recompute: Recompute) -> tuple[Memory, ...]:
+        """Bytes of each pipeline rank."""
+        work = self._work(batch)
+        return tuple(self._memory(rank, work, batch, recompute) for rank in self.ranks)
+
+    def has_room(self, batch: Batch, recompute: Recompute) -> bool:
+        """Whether every rank keeps the planner's margin free."""
+        room = GPU_ROOM if self.on_gpu else CPU_ROOM
+        return all(memory.needed_bytes <= room * memory.capacity_bytes for memory in self.memories(batch, recompute))
+
+    def _work(self, batch: Batch) -> Work:
+        training, parallelism, compiles = self.config.training, self.config.parallelism, self.config.compile
+        return Work(
+            shape=self.shape,
+            tokens=batch.microbatch * -(-training.seq_len // self.mesh.cp),
+            tp=self.mesh.tp,
+            cp=self.mesh.cp,
+            cp_method=parallelism.context_parallel_method,
+            width_bytes=BYTES[training.mixed_precision_param],
+            compiled=compiles.enable and "model" in compiles.components,
+            compiled_loss=compiles.enable and "loss" in compiles.components,
+            loss_parallel=not parallelism.disable_loss_parallel,
+            loss_chunks=training.loss_chunks,
+            fused_norm=self.on_gpu,
+        )
+
+    def _memory(self, rank: Rank, work: Work, batch: Batch, recompute: Recompute) -> Memory:
+        held = [1]
+        if self.mesh.pp > 1:
+            held = in_flight(
+                self.config.parallelism.pipeline_parallel_schedule,
+                pp_rank=rank.pp_rank,
+                pp=self.mesh.pp,
+                stages_a_rank=len(rank.parts),
+                microbatches=batch.microbatches,
+            )
+        return with_peak(
+            rank.static,
+            work=work,
+            recompute=recompute,
+            groups=rank.groups,
+            sharding=self._sharding(batch),
+            parts=[(layers, count) for (_, layers), count in zip(rank.parts, held, strict=True)],
+            has_loss=rank.has_loss,
+            pipelined=self.mesh.pp > 1,
+            update_bytes=rank.static.params_bytes if self.config.optimizer.implementation == "foreach" else 0,
+            has_streams=self.on_gpu,
+        )
+
+    def _sharding(self, batch: Batch) -> Sharding:
+        training, reshard = self.config.training, self.config.parallelism.fsdp_reshard_after_forward
+        float8 = self.config.quantize.dense.float8
+        width = BYTES[training.mixed_precision_param]
+        gathers = self.mesh.fsdp > 1 or training.mixed_precision_param != training.dtype
+        narrow = float8.enable and float8.enable_fsdp_float8_all_gather and self.mesh.fsdp > 1
+        return Sharding(
+            fsdp=self.mesh.fsdp,
+            gathered_width_bytes=width if gathers else 0,
+            gathered_block_width_bytes=1 if narrow else width if gathers else 0,
+            gradient_width_bytes=width,
+            reduce_width_bytes=BYTES[training.mixed_precision_reduce],
+            keeps_gathered=reshard == "never" or (reshard == "default" and self.mesh.pp > 1),
+            sums_late=self.mesh.pp > 1,
+            accumulates=training.global_batch_size > batch.local * self.mesh.data_ranks,
+        )

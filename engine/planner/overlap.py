@@ -1,0 +1,25 @@
+"""Whether tensor parallel communicates inside its matrix products, from the config alone.
+
+Knows what stands in the way although it was asked for; build and features ask here, so that what is said
+is what is done. Does not know how it is done (parallel/async_tp.py).
+"""
+
+from __future__ import annotations
+
+from engine.config import Config
+
+
+def idle_async_tp(config: Config) -> str | None:
+    """Why async tensor parallel has no effect here, or None where it is in force, if it was asked for."""
+    if config.parallelism.tensor_parallel_degree == 1:
+        return "tp=1"
+    if config.quantize.dense.float8.enable:
+        return "quantize.dense.float8.enable is on, and fused products are in the precision of the weights"
+    if config.quantize.dense.mx.enable:
+        return "quantize.dense.mx.enable is on, and fused products are in the precision of the weights"
+    return None
+
+
+def has_async_tp(config: Config) -> bool:
+    """Whether communication is inside the products."""
+    return config.parallelism.enable_async_tensor_parallel and idle_async_tp(config) is None
