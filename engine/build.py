@@ -17,10 +17,12 @@ from engine.model.initial import materialise
 from engine.model.llama import Decoder
 from engine.model.loss import CrossEntropy, cross_entropy_sum, head_loss
 from engine.optim import SGD, Adam, make_optimizer
+from engine.parallel.async_tp import apply_async_tensor_parallel, count_fused
 from engine.parallel.compile import compile_blocks, compile_loss
 from engine.parallel.mesh import World, build_world
 from engine.parallel.shard import precision, shard
 from engine.parallel.tensor import apply_tensor_parallel
+from engine.planner.overlap import has_async_tp
 from engine.planner.plan import Plan, Stage, held_parameters
 
 
@@ -66,6 +68,10 @@ def build(config: Config, plan: Plan, device: torch.device) -> Built:
         loss_parallel = not config.parallelism.disable_loss_parallel
         for part in parts:
             entropy = apply_tensor_parallel(part, world.axes["tp"], loss_parallel=loss_parallel)
+    if has_async_tp(config):
+        for part in parts:
+            apply_async_tensor_parallel(part, world.axes["tp"])
+            assert not part.layers or count_fused(part) > 0, "async tensor parallel is active, and nothing is fused"
     # Compile before FSDP: its hooks would otherwise break every block's graph.
     if config.compile.enable and "model" in config.compile.components:
         for part in parts:

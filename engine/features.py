@@ -16,6 +16,7 @@ from engine.config import Config
 from engine.errors import Finding
 from engine.facts import Facts
 from engine.keys import value_of
+from engine.planner.overlap import idle_async_tp
 
 NOT_BUILT = "not built yet"
 
@@ -163,7 +164,11 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(key="parallelism.fsdp_reshard_after_forward", idle=_unsharded),
     Feature(key="parallelism.tensor_parallel_degree", note=_tensor),
-    Feature(key="parallelism.enable_async_tensor_parallel", built=False, idle=_TP),
+    Feature(
+        key="parallelism.enable_async_tensor_parallel",
+        idle=lambda f: idle_async_tp(f.config),
+        note=lambda _: "communication inside the products of every block; build counts the fused operators",
+    ),
     Feature(
         key="parallelism.disable_loss_parallel",
         idle=_TP,
@@ -295,6 +300,7 @@ READ_BY: dict[str, str] = {
             "model.shape.tie_embeddings",
         ),
         "engine/model/rope.py": ("model.shape.rope_theta",),
+        "engine/planner/overlap.py": ("parallelism.enable_async_tensor_parallel",),
         "engine/planner/plan.py": (
             "parallelism.data_parallel_replicate_degree",
             "parallelism.data_parallel_shard_degree",

@@ -159,7 +159,8 @@ PRECISION_RULES: tuple[Rule, ...] = (
         message="enable_async_tensor_parallel needs compile of the model",
         fix="set compile.enable to true with model among its components, or enable_async_tensor_parallel to false",
         edit=_compile_edit,
-        why="the compiler fuses communication with the matrix products beside it; without it nothing overlaps",
+        why="gradients of products side by side go into one fused product, and only the compiler lays them there "
+        "without a copy",
     ),
     Rule(
         id="Q307",

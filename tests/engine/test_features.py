@@ -21,7 +21,6 @@ UNBUILT = [feature.key for feature in FEATURES if not feature.built]
 
 # Another value than the default for every key of a feature, and what has to be on for it to have effect.
 OTHER: dict[str, Any] = {
-    "parallelism.enable_async_tensor_parallel": True,
     "parallelism.pipeline_parallel_degree": 2,
     "parallelism.pipeline_parallel_schedule": "GPipe",
     "parallelism.pipeline_parallel_microbatch_size": 2,
@@ -78,8 +77,12 @@ OTHER: dict[str, Any] = {
     "profiling.enable_profiling": True,
     "profiling.profile_freq": 5,
 }
+ASYNC_TP: dict[str, Any] = {
+    "parallelism.enable_async_tensor_parallel": True,
+    "parallelism.tensor_parallel_degree": 2,
+    "compile.enable": True,
+}
 WITH: dict[str, dict[str, Any]] = {
-    "parallelism.enable_async_tensor_parallel": {"parallelism.tensor_parallel_degree": 2, "compile.enable": True},
     "parallelism.pipeline_parallel_degree": {"training.local_batch_size": 2},
     **{
         f"parallelism.pipeline_parallel_{name}": {
@@ -220,6 +223,30 @@ def test_a_switch_that_is_off_is_named() -> None:
             "parallelism.disable_loss_parallel",
             "active",
             "every tensor rank has the logits of the whole vocabulary",
+        ),
+        (
+            ASYNC_TP,
+            "parallelism.enable_async_tensor_parallel",
+            "active",
+            "communication inside the products of every block; build counts the fused operators",
+        ),
+        (
+            ASYNC_TP | {"quantize.dense.float8.enable": True},
+            "parallelism.enable_async_tensor_parallel",
+            "inactive",
+            "quantize.dense.float8.enable is on, and fused products are in the precision of the weights",
+        ),
+        (
+            ASYNC_TP | {"quantize.dense.mx.enable": True},
+            "parallelism.enable_async_tensor_parallel",
+            "inactive",
+            "quantize.dense.mx.enable is on, and fused products are in the precision of the weights",
+        ),
+        (
+            ASYNC_TP | {"parallelism.tensor_parallel_degree": 1},
+            "parallelism.enable_async_tensor_parallel",
+            "inactive",
+            "tp=1",
         ),
         ({"parallelism.disable_loss_parallel": True}, "parallelism.disable_loss_parallel", "inactive", "tp=1"),
         ({}, "training.mixed_precision_param", "active", "bfloat16 over float32 weights"),
