@@ -20,6 +20,8 @@ from engine.optim import SGD, Adam, make_optimizer
 from engine.parallel.async_tp import apply_async_tensor_parallel, count_fused
 from engine.parallel.compile import compile_blocks, compile_loss
 from engine.parallel.mesh import World, build_world
+from engine.parallel.quantize import after_update, apply_float8, apply_mx, gather_in_float8
+from engine.parallel.recompute import apply_recompute
 from engine.parallel.shard import precision, shard
 from engine.parallel.tensor import apply_tensor_parallel
 from engine.planner.overlap import has_async_tp
@@ -28,13 +30,17 @@ from engine.planner.plan import Plan, Stage, held_parameters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """What a rank trains: the parts of the model that it holds, one for each of its pipeline stages."""
+    """What a rank trains: the parts of the model that it holds, one for each of its pipeline stages.
+
+    With `gathers_float8`, whoever changes weights calls `quantize.after_update`.
+    """
 
     device: torch.device
     world: World
     parts: tuple[Decoder, ...]
     optimizer: Adam | SGD
     weights: dict[str, nn.Parameter]
+    gathers_float8: bool = False
 
     @property
     def local_parameters(self) -> int:
@@ -63,6 +69,12 @@ def build(config: Config, plan: Plan, device: torch.device) -> Built:
     world = build_world(plan.mesh, device.type)
     stage = plan.stages[world.rank_on("pp")]
     parts = tuple(_part(config, plan, index, layers) for index, layers in stage.parts)
+    dense = config.quantize.dense
+    for part in parts:
+        if dense.float8.enable:
+            apply_float8(part, dense.float8, tp=plan.mesh.tp)
+        if dense.mx.enable:
+            apply_mx(part, dense.mx, tp=plan.mesh.tp)
     entropy: CrossEntropy = cross_entropy_sum
     if plan.mesh.tp > 1:
         loss_parallel = not config.parallelism.disable_loss_parallel
@@ -72,6 +84,8 @@ def build(config: Config, plan: Plan, device: torch.device) -> Built:
         for part in parts:
             apply_async_tensor_parallel(part, world.axes["tp"])
             assert not part.layers or count_fused(part) > 0, "async tensor parallel is active, and nothing is fused"
+    for part in parts:
+        apply_recompute(part, plan.recompute)
     # Compile before FSDP: its hooks would otherwise break every block's graph.
     if config.compile.enable and "model" in config.compile.components:
         for part in parts:
@@ -82,7 +96,10 @@ def build(config: Config, plan: Plan, device: torch.device) -> Built:
             head.loss = head_loss(product=head.product, cross_entropy=entropy, chunks=config.training.loss_chunks)
             if config.compile.enable and "loss" in config.compile.components:
                 compile_loss(head)
+    gathers = dense.float8.enable and dense.float8.enable_fsdp_float8_all_gather and world.fsdp.size() > 1
     for part in parts:
+        if gathers:
+            gather_in_float8(part, dense.float8, shards=world.fsdp.size())
         shard(
             part,
             world.sharding,
@@ -92,10 +109,12 @@ def build(config: Config, plan: Plan, device: torch.device) -> Built:
         )
     for part in parts:
         materialise(part, config.debug.seed, device)
+    if gathers:
+        after_update(parts)
     weights = {name: weight for part in parts for name, weight in part.named_parameters()}
     _assert_facts(config, plan, stage, world=world, weights=weights)
     optimizer = make_optimizer(config.optimizer, weights.values())
-    return Built(device=device, world=world, parts=parts, optimizer=optimizer, weights=weights)
+    return Built(device=device, world=world, parts=parts, optimizer=optimizer, weights=weights, gathers_float8=gathers)
 
 
 def _part(config: Config, plan: Plan, index: int, layers: tuple[int, ...]) -> Decoder:

@@ -28,6 +28,7 @@ from engine.lr import learning_rate
 from engine.metrics import Meter
 from engine.optim import clip_divisor, gradient_norm, update
 from engine.parallel.mesh import local_device, process_group
+from engine.parallel.quantize import after_update
 from engine.parallel.shard import set_last_accumulation
 from engine.planner.plan import Plan
 from engine.recorder import Recorder, failure_fields
@@ -198,6 +199,8 @@ class Training:
             divisor=clip_divisor(norm.total, max_norm) if max_norm > 0 else None,
             bad=bad,
         )
+        if built.gathers_float8:
+            after_update(built.parts)
         built.optimizer.zero_grad()
         self.pending = Pending(step=step, loss=loss, norm=norm.total, local_norms_N=norm.local_N, bad=bad)
         return status.tokens, status.stop_exit_code
