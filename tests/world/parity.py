@@ -7,6 +7,7 @@ rows to the tolerances.
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -162,6 +163,10 @@ def data_rank(arguments: Mapping[str, Any]) -> int:
     return inner % (dist.get_world_size() // (tp * cp * pp))
 
 
+# Gathering a weight that is cut along two axes warns of its two collectives: here they are meant.
+logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
+
+
 def _whole(weight: torch.Tensor) -> torch.Tensor:
     return (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().clone()
 
@@ -176,7 +181,7 @@ class Distance:
     after: float
     largest_share: float
     """Weights that a rank holds, over what the plan says a rank holds at most."""
-    names: frozenset[str]
+    names: frozenset[str] = field(repr=False)
 
 
 def distance(ranks: list[dict[str, Any]], alone: dict[str, Any]) -> Distance:
