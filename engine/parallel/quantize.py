@@ -221,10 +221,11 @@ def after_update(parts: Iterable[Decoder]) -> None:
         for _, linear in _linears(part):
             weight = linear.weight
             if isinstance(weight, DTensor) and hasattr(weight.to_local(), "_precomputed_scale"):
+                # What FSDP cuts after tensor parallel is a _StridedShard, which says that it is no shard.
                 groups = tuple(
                     weight.device_mesh.get_group(axis)
                     for axis, where in enumerate(weight.placements)
-                    if where.is_shard()
+                    if not where.is_replicate()
                 )
                 by_mesh.setdefault(groups, []).append(weight._local_tensor)
     with torch.no_grad():
