@@ -16,6 +16,7 @@ from engine.config import Config
 from engine.errors import Finding
 from engine.facts import Facts
 from engine.keys import value_of
+from engine.planner.held import room_of
 from engine.planner.overlap import idle_async_tp
 
 NOT_BUILT = "not built yet"
@@ -112,6 +113,12 @@ def _replicas(f: Facts) -> str:
 def _tensor(f: Facts) -> str:
     loss = "" if f.config.parallelism.disable_loss_parallel else ", and the loss by vocabulary"
     return f"heads, hidden units and the sequence over {f.tp} ranks{loss}"
+
+
+def _automatic_batch(f: Facts) -> str:
+    if not f.has("batch"):
+        return ""
+    return f"{f.local_batch}, the largest whose plan leaves {100 * (1 - room_of(f.known_cluster.gpu.name)):.0f} % free"
 
 
 def _accumulates(f: Facts) -> bool:
@@ -217,7 +224,11 @@ FEATURES: tuple[Feature, ...] = (
     Feature(key="training.dtype"),
     Feature(key="training.loss_chunks"),
     Feature(key="training.on_out_of_memory", built=False),
-    Feature(key="training.local_batch_size", built=False, asked=lambda f: f.config.training.local_batch_size == "auto"),
+    Feature(
+        key="training.local_batch_size",
+        asked=lambda f: f.config.training.local_batch_size == "auto",
+        note=_automatic_batch,
+    ),
     Feature(key="training.global_batch_size", asked=_accumulates, note=_accumulation),
     # ── optimizer ──
     Feature(key="optimizer.name"),
@@ -301,12 +312,12 @@ READ_BY: dict[str, str] = {
         ),
         "engine/model/rope.py": ("model.shape.rope_theta",),
         "engine/planner/overlap.py": ("parallelism.enable_async_tensor_parallel",),
-        "engine/planner/plan.py": (
+        "engine/planner/mesh.py": (
             "parallelism.data_parallel_replicate_degree",
             "parallelism.data_parallel_shard_degree",
             "parallelism.tensor_parallel_degree",
-            "training.global_batch_size",
         ),
+        "engine/planner/batch.py": ("training.local_batch_size", "training.global_batch_size"),
         "engine/build.py": (
             "parallelism.fsdp_reshard_after_forward",
             "parallelism.disable_loss_parallel",

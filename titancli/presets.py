@@ -1,7 +1,7 @@
 """`titan presets`: the configs that titan ships, and what each is for.
 
-Shows what the presets' own plans say. Speed and peak memory are null until titan has a model of
-time, or a figure measured on the hardware that the preset names.
+Shows what the presets' own plans say. Speed is null until titan has a model of time, and what is
+verified until it was measured on the hardware that the preset names.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ def _say(name: str, config: Config, resolved: Plan) -> None:
         ("runs on", report.devices(resolved.gpu, resolved.world_size)),
         ("layout", report.layout(resolved)),
         ("sequence", f"{config.training.seq_len:,} tokens; {resolved.tokens_per_step:,} tokens a step"),
+        ("peak memory", f"predicted {figures.memory(resolved.memory.peak_bytes)}, verified {figures.not_known()}"),
         ("tokens/s/GPU", f"predicted {predicted}, verified {figures.not_known()}"),
     )
     report.say(name, tint="good")

@@ -186,30 +186,43 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
             f"x {mesh.data_ranks} data ranks x {plan.gradient_accumulation_steps} accumulation",
         ),
         ("microbatches", f"{plan.microbatches} of {plan.microbatch_size} in each accumulation step"),
+        ("recompute", _recompute(plan)),
         ("tokens a step", f"{plan.tokens_per_step:,}"),
         ("step time", figures.duration(plan.time.step_s, unknown)),
         ("tokens/s/GPU", figures.rate(plan.tokens_per_s_per_gpu, unknown)),
     ]
 
 
+def _recompute(plan: Plan) -> str:
+    """What is computed again in backward."""
+    recompute = plan.recompute
+    match recompute.mode:
+        case "selective" if recompute.every is not None:
+            return f"selective: every layer of {recompute.every} in full"
+        case "selective":
+            return "selective: all but products, attention and sums over ranks"
+        case "memory_budget":
+            return f"memory budget: the compiler keeps {100 * (recompute.budget or 0):.0f} %"
+        case mode:
+            return mode
+
+
 def _stage_table(plan: Plan, unit_bytes: int) -> list[str]:
     """One row for each group of equal pipeline ranks; fits 60 columns."""
-    header = ("pp", "layers", "params", "weights", "grads", "optim", "sum")
-    rows: list[tuple[str, ...]] = [header]
+    rows: list[tuple[str, ...]] = [("pp", "layers", "static", "activ.", "logits", "buffers", "peak")]
     for stages in _alike(plan.stages):
         stage = stages[0]
         memory = stage.memory
-        layers = figures.ranges(stage.layers) if len(stages) == 1 else f"{len(stage.layers)} each"
-        parts = (memory.params_bytes, memory.grads_bytes, memory.optimizer_bytes, memory.static_bytes)
+        parts = (memory.static_bytes, memory.activations_bytes, memory.logits_bytes, memory.communication_bytes)
         rows.append(
             (
                 figures.ranges(tuple(each.pp_rank for each in stages)),
-                layers,
-                figures.amount(stage.parameters),
-                *(f"{part / unit_bytes:.2f}" for part in parts),
+                figures.ranges(stage.layers) if len(stages) == 1 else f"{len(stage.layers)} each",
+                *(figures.not_known() if part is None else f"{part / unit_bytes:.2f}" for part in parts),
+                figures.not_known() if memory.peak_bytes is None else f"{memory.peak_bytes / unit_bytes:.2f}",
             )
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
@@ -222,14 +235,17 @@ def _alike(stages: Sequence[Stage]) -> list[list[Stage]]:
 
 
 def _memory_note(plan: Plan) -> str:
+    """What `static` is, how full the fullest rank gets and when, and what its allocator holds."""
     memory = plan.memory
-    share = 100 * memory.static_bytes / memory.capacity_bytes
-    text = f"of {figures.memory(memory.capacity_bytes)} ({share:.1f} %); "
-    if memory.peak_bytes is not None:
-        fits = {True: "fits", False: "does not fit", None: "may fit"}[memory.fits]
-        return f"{text}peak {figures.memory(memory.peak_bytes)}: {fits}"
-    text += f"activations, logits and communication: {figures.not_known('no model of them yet')}"
-    return text + ("; does not fit" if memory.fits is False else "")
+    parts = (memory.params_bytes, memory.grads_bytes, memory.optimizer_bytes)
+    names = ("weights", "gradients", "optimizer states")
+    text = "static: " + ", ".join(f"{name} {figures.memory(part)}" for name, part in zip(names, parts, strict=True))
+    peak = memory.needed_bytes if memory.peak_bytes is None else memory.peak_bytes
+    text += f"; peak {figures.memory(peak)} of {figures.memory(memory.capacity_bytes)}"
+    text += f" ({100 * peak / memory.capacity_bytes:.1f} %), {memory.moment}" if memory.moment else ""
+    if memory.reserved_bytes is not None:
+        text += f"; the allocator holds {figures.memory(memory.reserved_bytes)}"
+    return text + f": {({True: 'fits', False: 'does not fit', None: 'may fit'})[memory.fits]}"
 
 
 def _hanging(label: str, text: str, width: int) -> list[str]:

@@ -74,9 +74,13 @@ class _Batches:
         self.schedule: ScheduleName = p.pipeline_parallel_schedule
         self.stages = stage_count
         self.unit = p.pipeline_parallel_microbatch_size if self.pp > 1 else _unit(config)
-        self.wanted = _wanted(config, data_ranks)
-        self.limit = max(1, self._limit())
+        whole = config.training.global_batch_size
+        self.wanted = None if whole == -1 else whole // data_ranks
+        self.limit = self._limit()
         self.smallest = next(filter(self.takes, range(1, self.limit + 1)), self.first_scheduled())
+        if whole % data_ranks and self.wanted is not None:
+            # Rule T201 has the word: no batch divides what data ranks cannot share.
+            self.limit = self.smallest = self.first_scheduled()
 
     def of(self, count: int) -> Batch:
         """`count` units."""
@@ -106,7 +110,7 @@ class _Batches:
         return MICROBATCHES_A_STAGE * self.stages if self.pp > 1 else MOST_SEQUENCES // self.unit
 
     def first_scheduled(self) -> int:
-        """The smallest that the schedule takes: rule T201 then says that the global batch is no multiple of it."""
+        """The smallest that the schedule takes, whatever the global batch."""
         count = 1
         while not self._scheduled(count):
             count += 1
@@ -114,12 +118,6 @@ class _Batches:
 
     def _scheduled(self, count: int) -> bool:
         return self.pp == 1 or takes_microbatches(self.schedule, microbatches=count, pp=self.pp, stages=self.stages)
-
-
-def _wanted(config: Config, data_ranks: int) -> int | None:
-    """Sequences of a data rank in an optimizer step; None where nobody says, or they do not divide."""
-    whole = config.training.global_batch_size
-    return whole // data_ranks if whole > 0 and whole % data_ranks == 0 else None
 
 
 def _unit(config: Config) -> int:

@@ -23,9 +23,14 @@ from engine.shapes import ModelShape, Parameter, part_parameters
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages of a pipeline rank: the index of each, and its layers."""
 
-# What a config's own plan may fill, so that `auto` still runs where the model of memory is a little wrong. On a GPU the
-# rest holds the CUDA context, NCCL's and cuBLAS's buffers; a machine's memory is shared with all else that runs on it.
-GPU_ROOM, CPU_ROOM = 0.92, 0.5
+# What `auto` may fill. On a GPU the rest holds the CUDA context, NCCL's and cuBLAS's buffers, and the few percent by
+# which the plan may err; a machine's memory is shared with the system and all else that runs on it.
+_GPU_ROOM, _CPU_ROOM = 0.92, 0.5
+
+
+def room_of(gpu: str) -> float:
+    """The share of its memory that a plan of `auto` fills at most."""
+    return _CPU_ROOM if gpu == "cpu" else _GPU_ROOM
 
 
 def held_parameters(shape: ModelShape, parts: Parts, *, stage_count: int) -> dict[str, Parameter]:
@@ -91,7 +96,12 @@ class Held:
     shape: ModelShape
     mesh: Mesh
     ranks: tuple[Rank, ...]
-    on_gpu: bool
+    gpu: str
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether ranks are GPUs, with streams and fused norms, or processes on CPUs."""
+        return self.gpu != "cpu"
 
     def memories(self, batch: Batch, recompute: Recompute) -> tuple[Memory, ...]:
         """Bytes of each pipeline rank."""
@@ -100,7 +110,7 @@ class Held:
 
     def has_room(self, batch: Batch, recompute: Recompute) -> bool:
         """Whether every rank keeps the planner's margin free."""
-        room = GPU_ROOM if self.on_gpu else CPU_ROOM
+        room = room_of(self.gpu)
         return all(memory.needed_bytes <= room * memory.capacity_bytes for memory in self.memories(batch, recompute))
 
     def _work(self, batch: Batch) -> Work:

@@ -96,7 +96,7 @@ def plan(config: Config, cluster: Cluster | None = None) -> Plan:
     stages_a_rank = stages_of_a_rank(config.parallelism, shape.n_layers)
     assert stages_a_rank is not None, "rule P111 lets only stages through that pipeline ranks share evenly"
     ranks = ranks_of(config, shape, mesh, stages_a_rank=stages_a_rank, capacity_bytes=cluster.gpu.memory_bytes)
-    held = Held(config=config, shape=shape, mesh=mesh, ranks=ranks, on_gpu=cluster.gpu.name != "cpu")
+    held = Held(config=config, shape=shape, mesh=mesh, ranks=ranks, gpu=cluster.gpu.name)
     stage_count = mesh.pp * stages_a_rank
     batch, recompute = resolve(config, data_ranks=mesh.data_ranks, stage_count=stage_count, suits=held.has_room)
     memories = held.memories(batch, recompute)

@@ -2,79 +2,143 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from engine.config import Dtype
 from engine.facts import Facts
 from engine.hardware import GIB, GPUS
-from engine.planner.memory import static_memory
-from engine.planner.plan import held_parameters
+from engine.keys import with_values
+from engine.planner.memory import Memory
 from engine.rules.row import Rule
 
 SHARD = "parallelism.data_parallel_shard_degree"
+RECOMPUTE = "activation_checkpoint.mode"
+LOCAL_BATCH, GLOBAL_BATCH = "training.local_batch_size", "training.global_batch_size"
 MOST_TIMES = 4096
+# What a plan may take before there is a word about it: the rest is for what the allocator does not count.
+AMPLE = 0.92
+
+Enough = Callable[[Memory], bool]
 
 
-def _fits(f: Facts, fsdp: int, dtype: Dtype) -> bool:
-    """Whether parameters, gradients and optimizer states would fit every rank in another sharding or precision."""
-    plan = f.plan
-    return all(
-        static_memory(
-            held_parameters(plan.model, stage.parts, stage_count=plan.stage_count).values(),
-            tp=plan.mesh.tp,
-            fsdp=fsdp,
-            dtype=dtype,
-            optimizer=f.config.optimizer.name,
-            capacity_bytes=plan.memory.capacity_bytes,
-        ).fits
-        is not False
-        for stage in plan.stages
-    )
+def _fits(memory: Memory) -> bool:
+    return memory.fits is not False
 
 
-def _more_shards(f: Facts) -> dict[str, Any] | None:
-    """The least change of layout that makes it fit: replicas turned into shards, else more nodes."""
-    mesh, dtype = f.plan.mesh, f.config.training.dtype
-    for times in range(2, mesh.dp_replicate + 1):
-        if mesh.dp_replicate % times == 0 and _fits(f, mesh.fsdp * times, dtype):
-            return {
-                "parallelism.data_parallel_replicate_degree": mesh.dp_replicate // times,
-                SHARD: mesh.dp_shard * times,
-            }
+def _is_ample(memory: Memory) -> bool:
+    return memory.needed_bytes <= AMPLE * memory.capacity_bytes
+
+
+def _changed(f: Facts, edit: dict[str, Any]) -> Facts:
+    """The facts of a config with an edit; more nodes are more of the same."""
+    config, cluster = with_values(f.config, edit), f.known_cluster
+    return Facts(config, replace(cluster, nodes=edit.get("cluster.nodes", cluster.nodes)))
+
+
+def _is_enough(f: Facts, edit: dict[str, Any], enough: Enough) -> bool:
+    """Whether an edit leaves a layout that stands, and that is enough."""
+    changed = _changed(f, edit)
+    if not changed.has("plan"):
+        return False
+    whole = changed.config.training.global_batch_size
+    return (whole == -1 or whole % changed.batch_step == 0) and enough(changed.plan.memory)
+
+
+def _more_recompute(f: Facts) -> list[dict[str, Any]]:
+    """More recomputation than the config asks for, the least first."""
+    mode = f.config.activation_checkpoint.mode
+    return [{RECOMPUTE: more} for more in {"none": ("selective", "full"), "selective": ("full",)}.get(mode, ())]
+
+
+def _smaller_batch(f: Facts) -> list[dict[str, Any]]:
+    """The local batch halved and halved again, and the optimizer step as it was: what is left out accumulates."""
+    plan, size = f.plan, f.config.training.local_batch_size
+    if size == "auto" or plan.mesh.pp > 1:
+        return []
+    kept = {GLOBAL_BATCH: plan.global_batch_size}
+    edits: list[dict[str, Any]] = []
+    while size % 2 == 0:
+        size //= 2
+        edits.append({LOCAL_BATCH: size} | kept)
+    return edits
+
+
+def _more_shards(f: Facts) -> list[dict[str, Any]]:
+    """Replicas turned into shards, else more nodes."""
+    mesh = f.plan.mesh
+    edits: list[dict[str, Any]] = [
+        {
+            "parallelism.data_parallel_replicate_degree": mesh.dp_replicate // times,
+            SHARD: mesh.dp_shard * times,
+        }
+        for times in range(2, mesh.dp_replicate + 1)
+        if mesh.dp_replicate % times == 0
+    ]
     times = 2
     while times <= MOST_TIMES:
-        batch = f.config.training.global_batch_size
-        if _fits(f, mesh.fsdp * times, dtype) and (batch == -1 or batch % (f.batch_step * times) == 0):
-            return {"cluster.nodes": f.known_cluster.nodes * times, SHARD: mesh.dp_shard * times}
+        edits.append({"cluster.nodes": f.known_cluster.nodes * times, SHARD: mesh.dp_shard * times})
         times *= 2
-    return None
+    return edits
 
 
-def _fit_words(f: Facts) -> dict[str, object]:
+def _ways(f: Facts, enough: Enough) -> list[dict[str, Any]]:
+    """The least change of each kind that is enough, those that cost least first."""
+    more, smaller = _more_recompute(f), _smaller_batch(f)
+    both = [recompute | batch for batch in smaller for recompute in more[-1:]]
+    found: list[dict[str, Any]] = []
+    for edits in (more, smaller, both, _more_shards(f)):
+        if edits is both and found:
+            continue
+        way = next((edit for edit in edits if _is_enough(f, edit, enough)), None)
+        if way is not None:
+            found.append(way)
+    if f.config.training.dtype == "float32" and _is_enough(f, {"training.dtype": "bfloat16"}, enough):
+        found.append({"training.dtype": "bfloat16"})
+    return found
+
+
+def _best_ways(f: Facts) -> list[dict[str, Any]]:
+    """Changes after which there is ample room, or where there are none, those that just fit."""
+    return _ways(f, _is_ample) or ([] if _fits(f.plan.memory) else _ways(f, _fits))
+
+
+def _least(f: Facts) -> dict[str, Any] | None:
+    return next(iter(_best_ways(f)), None)
+
+
+def _words(f: Facts) -> dict[str, object]:
     memory = f.plan.memory
     parts = {
         "parameters": memory.params_bytes,
         "gradients": memory.grads_bytes,
         "optimizer states": memory.optimizer_bytes,
+        "activations": memory.activations_bytes,
+        "logits": memory.logits_bytes,
+        "gathered weights and buffers": memory.communication_bytes,
     }
-    ways: list[str] = []
-    edit = _more_shards(f)
-    if edit is not None and "cluster.nodes" in edit:
-        gpus = edit["cluster.nodes"] * f.known_cluster.gpus_per_node
-        ways.append(
-            f"use {gpus} GPUs (cluster.nodes = {edit['cluster.nodes']}) with data_parallel_shard_degree = {edit[SHARD]}"
-        )
-    elif edit is not None:
-        ways.append(", ".join(f"set {key.rpartition('.')[2]} to {value}" for key, value in edit.items()))
-    wide = f.config.training.dtype == "float32"
-    if wide and _fits(f, f.plan.mesh.fsdp, "bfloat16"):
-        ways.append("set training.dtype to bfloat16")
+    left = memory.capacity_bytes - memory.needed_bytes
     return {
-        "sum": " + ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size),
-        "total": f"{memory.static_bytes / GIB:.1f}",
+        "parts": ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items() if size),
+        "peak": f"{(memory.peak_bytes or 0) / GIB:.1f}",
+        "moment": memory.moment,
+        "needed": f"{memory.needed_bytes / GIB:.1f}",
+        "margin": f"{100 * left / memory.capacity_bytes:.0f} % are left for what the allocator does not count"
+        if left >= 0
+        else "it would give memory back and take it again in every step",
         "capacity": f"{memory.capacity_bytes / GIB:.1f}",
-        "way_out": ", or ".join(ways) or "choose a smaller model or a GPU with more memory",
+        "way_out": ", or ".join(_told(f, way) for way in _best_ways(f))
+        or "choose a smaller model, a shorter seq_len or a GPU with more memory",
     }
+
+
+def _told(f: Facts, way: dict[str, Any]) -> str:
+    if "cluster.nodes" in way:
+        gpus = way["cluster.nodes"] * f.known_cluster.gpus_per_node
+        return (
+            f"use {gpus} GPUs (cluster.nodes = {way['cluster.nodes']}) with data_parallel_shard_degree = {way[SHARD]}"
+        )
+    return "set " + " and ".join(f"{key} to {value}" for key, value in way.items())
 
 
 FIT_RULES: tuple[Rule, ...] = (
@@ -134,13 +198,27 @@ FIT_RULES: tuple[Rule, ...] = (
     Rule(
         id="M501",
         key=SHARD,
-        also=("model.flavor",),
+        also=(LOCAL_BATCH, RECOMPUTE, "model.flavor"),
         needs="plan",
-        broken=lambda f: f.plan.memory.static_bytes > f.plan.memory.capacity_bytes,
-        message="{sum} = {total} GiB on one rank exceed the {capacity} GiB of {cluster.gpu.name}, before activations",
+        broken=lambda f: not _fits(f.plan.memory),
+        message="{peak} GiB on one rank at its fullest ({moment}) exceed the {capacity} GiB of {cluster.gpu.name}: "
+        "at most {parts}",
         fix="{way_out}",
-        words=_fit_words,
-        edit=_more_shards,
-        why="what a rank keeps all through a step must fit its memory",
+        words=_words,
+        edit=_least,
+        why="what a rank uses at one moment of a step must fit its memory",
+    ),
+    Rule(
+        id="M502",
+        key=SHARD,
+        also=(LOCAL_BATCH, RECOMPUTE, "model.flavor"),
+        needs="plan",
+        severity="warning",
+        broken=lambda f: _fits(f.plan.memory) and not _is_ample(f.plan.memory),
+        message="by plan the allocator holds {needed} of the {capacity} GiB of {cluster.gpu.name}: {margin}",
+        fix="{way_out}",
+        words=_words,
+        edit=_least,
+        why="the CUDA context, NCCL and cuBLAS take 0.5 to 2 GiB, and the plan may err by a few percent",
     ),
 )

@@ -41,7 +41,6 @@ OTHER: dict[str, Any] = {
     "quantize.dense.mx.filter_fqns": (),
     "quantize.dense.mx.emulate": True,
     "training.on_out_of_memory": "shrink",
-    "training.local_batch_size": "auto",
     "checkpoint.enable": True,
     "checkpoint.folder": "kept",
     "checkpoint.interval": 7,
@@ -251,6 +250,12 @@ def test_a_switch_that_is_off_is_named() -> None:
         ({"parallelism.disable_loss_parallel": True}, "parallelism.disable_loss_parallel", "inactive", "tp=1"),
         ({}, "training.mixed_precision_param", "active", "bfloat16 over float32 weights"),
         ({"training.global_batch_size": 32}, "training.global_batch_size", "active", "4 accumulation steps"),
+        (
+            {"training.local_batch_size": "auto", "training.global_batch_size": 64},
+            "training.local_batch_size",
+            "active",
+            "8, the largest whose plan leaves 8 % free",
+        ),
         ({"compile.enable": True}, "compile.enable", "active", "model and loss"),
         (
             {"compile.enable": True, "compile.components": ()},
