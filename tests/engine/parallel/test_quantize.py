@@ -5,22 +5,28 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from gloo_pool import GlooPool
 from synthetic import Rows, tiny
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.nn.functional import linear
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine.build import Built, build
 from engine.config import Config, Float8, Mx
 from engine.data.loader import Batch
-from engine.loop import fit
+from engine.loop import fit, forward_backward
 from engine.model.linear import Linear
 from engine.model.llama import Decoder
-from engine.parallel.quantize import apply_float8, apply_mx
+from engine.optim import gradient_norm, update
+from engine.parallel.quantize import after_update, apply_float8, apply_mx, gather_in_float8
 from engine.planner.plan import plan
 from engine.shapes import shape_of
 
@@ -57,7 +63,7 @@ def losses(**values: Any) -> Tensor:
     """Losses of twenty steps in this process."""
     config = tiny(**WIDTHS, **values)
     resolved = plan(config)
-    rank = dist.get_rank() if dist.is_initialized() else 0
+    rank = dist.get_rank() // resolved.mesh.tp if dist.is_initialized() else 0
     with warnings.catch_warnings():
         warnings.simplefilter("default" if config.compile.enable else "error")  # the compiler's own
         outcome = fit(config, resolved, source=SameRows(config, resolved, data_rank=rank))
@@ -174,3 +180,215 @@ def test_importing_torchao_says_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "other news\n")
+
+
+# ---- gathered in float8 ------------------------------------------------------------------------
+
+
+def sharded(**values: Any) -> dict[str, Any]:
+    """Arguments of `tiny` for FSDP over two ranks; values go over it."""
+    return {"processes": 2, **WIDTHS, **BF16, **values}
+
+
+def run_losses(arguments: dict[str, Any]) -> Tensor:
+    """`losses`, on a rank."""
+    torch._dynamo.reset()
+    return losses(**{key: value for key, value in arguments.items() if key not in WIDTHS})
+
+
+@pytest.fixture(scope="module")
+def alone() -> Tensor:
+    """Losses of one process in float8."""
+    return losses(**FLOAT8, **BF16)
+
+
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "fsdp": (2, {}),
+    "hsdp": (4, {"parallelism__data_parallel_replicate_degree": 2}),
+    "tensor": (4, {"parallelism__tensor_parallel_degree": 2, "training__local_batch_size": 4}),
+    "recomputed": (2, {"activation_checkpoint__mode": "full"}),
+    "selective": (2, {"activation_checkpoint__mode": "selective"}),
+    "compiled": (2, {"compile__enable": True, "activation_checkpoint__mode": "full"}),
+    "kept": (2, {"parallelism__fsdp_reshard_after_forward": "never"}),
+}
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("gathered", [False, True], ids=["bf16", "float8"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_float8_on_several_ranks_trains_as_on_one(name: str, gathered: bool, alone: Tensor, gloo: GlooPool) -> None:
+    processes, values = LAYOUTS[name]
+    arguments = sharded(**(GATHERED if gathered else FLOAT8), **values) | {"processes": processes}
+    for found in gloo.run(processes, run_losses, arguments=arguments):
+        print((found / alone - 1).abs().max().item())
+        # The scale of activations and gradients is that of one rank's own tokens, so values are rounded elsewhere.
+        torch.testing.assert_close(found, alone, rtol=5e-3, atol=0)
+
+
+class Gathered(TorchDispatchMode):
+    """Bytes that all-gathers leave on this rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nbytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.c10d._allgather_base_.default:
+            self.nbytes += args[0].nbytes
+        return func(*args, **(kwargs or {}))
+
+
+def rank_of(arguments: dict[str, Any]) -> tuple[Config, Built, list[Batch]]:
+    """What a rank builds, and its batches of the first step."""
+    config = tiny(**arguments)
+    resolved = plan(config)
+    built = build(config, resolved, torch.device("cpu"))
+    return config, built, Rows(config, resolved, data_rank=built.world.data_rank).batches(1) or []
+
+
+def gathered_bytes(arguments: dict[str, Any]) -> dict[str, int]:
+    """Bytes gathered in a forward and backward, and the sizes of what is gathered."""
+    _, built, batches = rank_of(arguments)
+    forward_backward(built, batches, torch.tensor(1.0))
+    with Gathered() as seen, warnings.catch_warnings():
+        # Only under a dispatch mode is an output a view, of which FSDP warns.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
+        forward_backward(built, batches, torch.tensor(1.0))
+    linears = sum(weight.numel() for name, weight in built.weights.items() if "layers" in name and weight.ndim == 2)
+    return {"seen": seen.nbytes, "linears": linears, "all": sum(weight.numel() for weight in built.weights.values())}
+
+
+@pytest.mark.world
+def test_float8_weights_are_gathered_in_half_the_bytes(gloo: GlooPool) -> None:
+    # An even vocabulary: FSDP sends padding for odd rows.
+    never = {"parallelism__fsdp_reshard_after_forward": "never", "model__shape__vocab_size": 260}
+    high = gloo.run(2, gathered_bytes, arguments=sharded(**never, **FLOAT8))[0]
+    low = gloo.run(2, gathered_bytes, arguments=sharded(**never, **GATHERED))[0]
+    assert high["seen"] == 2 * high["all"]
+    assert low["seen"] == 2 * (low["all"] - low["linears"]) + low["linears"]
+    assert low["linears"] > 0.6 * low["all"]
+
+
+def whole_weights(arguments: dict[str, Any]) -> dict[str, Tensor]:
+    """Weights by name as the state dict has them, gathered in float32."""
+    _, built, _ = rank_of(arguments)
+    return {name: weight.full_tensor() for part in built.parts for name, weight in part.state_dict().items()}
+
+
+@pytest.mark.world
+def test_weights_gathered_in_float8_have_the_same_names_and_first_values(gloo: GlooPool) -> None:
+    expected = gloo.run(2, whole_weights, arguments=sharded())[0]
+    found = gloo.run(2, whole_weights, arguments=sharded(**GATHERED))[0]
+    assert found.keys() == expected.keys()
+    assert all(type(found[name]) is Tensor and torch.equal(found[name], expected[name]) for name in expected)
+
+
+def shards_of(built: Built) -> list[Any]:
+    """What this rank holds of the weights that are gathered in float8, as FSDP keeps it."""
+    held = [weight._local_tensor for weight in built.weights.values()]  # type: ignore[attr-defined]
+    return [shard for shard in held if hasattr(shard, "_precomputed_scale")]
+
+
+def scales(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Whether the scales of `after_update` give the gradients of those that each gather asks all ranks for."""
+    _, built, batches = rank_of(arguments)
+    shards = shards_of(built)
+    known = sum(shard._precomputed_scale is not None for shard in shards)
+    found: list[list[Tensor]] = []
+    for _ in range(2):
+        forward_backward(built, batches, torch.tensor(1.0))
+        found.append([gradient.to_local().clone() for gradient in built.gradients])
+        built.optimizer.zero_grad()
+        for shard in shards:
+            shard._precomputed_scale = None
+    return {"equal": all(torch.equal(a, b) for a, b in zip(*found, strict=True)), "known": known}
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_scales_computed_after_the_update_are_those_of_the_whole_weight(replicas: int, gloo: GlooPool) -> None:
+    arguments = sharded(**GATHERED, parallelism__data_parallel_replicate_degree=replicas) | {"processes": 2 * replicas}
+    for rank in gloo.run(2 * replicas, scales, arguments=arguments):
+        assert rank == {"equal": True, "known": 14}
+
+
+def scales_of_tripled_weights(arguments: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """The scales that FSDP has after weights changed, and those that the weights call for."""
+    _, built, _ = rank_of(arguments)
+    with torch.no_grad():
+        for weight in built.weights.values():
+            weight.mul_(3.0)
+    after_update(built.parts)
+    kept = [shard._precomputed_scale.item() for shard in shards_of(built)]
+    largest = torch.stack([shard._tensor.abs().max() for shard in shards_of(built)])
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return kept, (torch.finfo(torch.float8_e4m3fn).max / largest.double()).float().tolist()
+
+
+@pytest.mark.world
+def test_scales_follow_the_weights(gloo: GlooPool) -> None:
+    for kept, wanted in gloo.run(2, scales_of_tripled_weights, arguments=sharded(**GATHERED)):
+        assert len(kept) == 14
+        assert kept == wanted
+
+
+def kinds(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Types and dtypes of weights, gradients and optimizer states after a step, and the norm two ways."""
+    config, built, batches = rank_of(arguments)
+    forward_backward(built, batches, torch.tensor(8.0))
+    norm = gradient_norm(built.gradients).total
+    whole = torch.stack([gradient.full_tensor().norm() for gradient in built.gradients]).norm()
+    update(built.optimizer, lr=config.optimizer.lr, divisor=None, bad=torch.tensor(0.0))
+    states = [state for held in built.optimizer.state.values() for state in held.values() if state.ndim]
+    return {
+        "weights": {weight.dtype for weight in built.weights.values()},
+        "gradients": {(type(gradient.to_local()), gradient.dtype) for gradient in built.gradients},
+        "states": {(type(state.to_local()), state.dtype) for state in states},
+        "norm": (norm, whole),
+    }
+
+
+@pytest.mark.world
+def test_only_what_is_sent_is_in_float8(gloo: GlooPool) -> None:
+    found = gloo.run(2, kinds, arguments=sharded(**GATHERED))[0]
+    assert found["weights"] == {torch.float32}
+    assert found["gradients"] == found["states"] == {(Tensor, torch.float32)}
+    torch.testing.assert_close(*found["norm"], rtol=1e-6, atol=0)
+
+
+def saved_and_loaded(arguments: dict[str, Any], folder: str) -> bool:
+    """Whether a checkpoint gives the weights back to a rank that has others."""
+    _, built, _ = rank_of(arguments)
+    before = {name: weight.full_tensor() for name, weight in built.weights.items()}
+    dcp.save(built.parts[0].state_dict(), checkpoint_id=folder)
+    with torch.no_grad():
+        for weight in built.weights.values():
+            weight.to_local().zero_()
+    dcp.load(built.parts[0].state_dict(), checkpoint_id=folder)
+    return all(torch.equal(weight.full_tensor(), before[name]) for name, weight in built.weights.items())
+
+
+@pytest.mark.world
+def test_a_checkpoint_keeps_weights_that_are_gathered_in_float8(gloo: GlooPool, tmp_path: Path) -> None:
+    assert gloo.run(2, saved_and_loaded, arguments=sharded(**GATHERED), folder=str(tmp_path)) == [True, True]
+
+
+def test_weights_whose_rows_do_not_divide_are_gathered_in_high_precision() -> None:
+    part = decoder(tiny(**WIDTHS))
+    apply_float8(part, Float8(), tp=1)
+    skipped = gather_in_float8(part, Float8(enable_fsdp_float8_all_gather=True), shards=3)
+    assert skipped["layers.0.attention.wq"] == "64 rows do not divide over 3 ranks"
+    assert "layers.0.feed_forward.w1" not in skipped  # 96 rows
+    assert len(skipped) == 2 * 5
+
+
+def test_a_tied_head_is_gathered_in_high_precision() -> None:
+    config = tiny(**WIDTHS | {"model__shape__vocab_size": 256, "model__shape__tie_embeddings": True})
+    with torch.device("meta"):
+        part = Decoder(shape_of(config.model), (0, 1), first=True, last=True, seq_len=16)
+    apply_float8(part, Float8(filter_fqns=()), tp=1)
+    assert gather_in_float8(part, Float8(), shards=2) == {"output": "its weight is the embedding's too"}
+    assert part.tied
+    assert part.output is not None
+    assert part.tok_embeddings is not None
+    assert part.output.weight is part.tok_embeddings.weight
