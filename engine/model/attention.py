@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from engine.model.documents import attend_within_documents
 from engine.model.linear import Join, Linear, Norm, Spread, join, spread
 from engine.model.rope import rotate
 from engine.shapes import ModelShape
@@ -42,8 +44,10 @@ def attention_kernels(device_type: str) -> Iterator[None]:
 
 
 def causal(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, documents_BS: Tensor | None) -> Tensor:
-    """Every token attends to itself and those before it in its sequence; no documents yet."""
-    assert documents_BS is None, "document masks are not built yet"
+    """Every token attends to itself and those before it in its sequence, or in its document of it."""
+    if documents_BS is not None:
+        places_S = torch.arange(q_BSNH.shape[1], device=q_BSNH.device)
+        return attend_within_documents(q_BSNH, k_BSKH, v_BSKH, documents_BS, places_S)
     out_BNSH = scaled_dot_product_attention(
         q_BSNH.transpose(1, 2),
         k_BSKH.transpose(1, 2),
