@@ -6,7 +6,9 @@ any of them is done (model/, parallel/, optim.py).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -20,6 +22,7 @@ from engine.optim import SGD, Adam, make_optimizer
 from engine.parallel.async_tp import apply_async_tensor_parallel, count_fused
 from engine.parallel.compile import compile_blocks, compile_loss
 from engine.parallel.mesh import World, build_world
+from engine.parallel.pipeline import Pipeline, build_pipeline
 from engine.parallel.quantize import after_update, apply_float8, apply_mx, gather_in_float8
 from engine.parallel.recompute import apply_recompute
 from engine.parallel.shard import precision, shard
@@ -32,7 +35,8 @@ from engine.planner.plan import Plan, Stage, held_parameters
 class Built:
     """What a rank trains: the parts of the model that it holds, one for each of its pipeline stages.
 
-    With `gathers_float8`, whoever changes weights calls `quantize.after_update`.
+    With `gathers_float8`, whoever changes weights calls `quantize.after_update`. `pipeline` runs the parts, where
+    other ranks have others.
     """
 
     device: torch.device
@@ -41,6 +45,7 @@ class Built:
     optimizer: Adam | SGD
     weights: dict[str, nn.Parameter]
     gathers_float8: bool = False
+    pipeline: Pipeline | None = None
 
     @property
     def local_parameters(self) -> int:
@@ -63,9 +68,13 @@ class Built:
         return found
 
 
-def build(config: Config, plan: Plan, device: torch.device) -> Built:
+Fill: TypeAlias = Callable[[Decoder, int, torch.device], None]
+"""Allocates a part that was built on the meta device, and completes it: part, seed, device."""
+
+
+def build(config: Config, plan: Plan, device: torch.device, *, fill: Fill = materialise) -> Built:
     """Builds this rank's share; every rank of the plan calls it at once, within a process group."""
-    assert plan.mesh.pp == plan.mesh.cp == 1, "pipeline and context parallel are not built yet"
+    assert plan.mesh.cp == 1, "context parallel is not built yet"
     world = build_world(plan.mesh, device.type)
     stage = plan.stages[world.rank_on("pp")]
     parts = tuple(_part(config, plan, index, layers) for index, layers in stage.parts)
@@ -108,13 +117,21 @@ def build(config: Config, plan: Plan, device: torch.device) -> Built:
             pipelined=plan.mesh.pp > 1,
         )
     for part in parts:
-        materialise(part, config.debug.seed, device)
+        fill(part, config.debug.seed, device)
     if gathers:
         after_update(parts)
     weights = {name: weight for part in parts for name, weight in part.named_parameters()}
     _assert_facts(config, plan, stage, world=world, weights=weights)
     optimizer = make_optimizer(config.optimizer, weights.values())
-    return Built(device=device, world=world, parts=parts, optimizer=optimizer, weights=weights, gathers_float8=gathers)
+    return Built(
+        device=device,
+        world=world,
+        parts=parts,
+        optimizer=optimizer,
+        weights=weights,
+        gathers_float8=gathers,
+        pipeline=_pipeline(config, plan, stage, world=world, parts=parts, device=device) if plan.mesh.pp > 1 else None,
+    )
 
 
 def _part(config: Config, plan: Plan, index: int, layers: tuple[int, ...]) -> Decoder:
@@ -128,6 +145,24 @@ def _part(config: Config, plan: Plan, index: int, layers: tuple[int, ...]) -> De
             seq_len=config.training.seq_len,
         )
     return part.to(getattr(torch, config.training.dtype))
+
+
+def _pipeline(
+    config: Config, plan: Plan, stage: Stage, *, world: World, parts: tuple[Decoder, ...], device: torch.device
+) -> Pipeline:
+    """The schedule over this rank's parts."""
+    return build_pipeline(
+        parts,
+        world.axes["pp"],
+        indices=[index for index, _ in stage.parts],
+        stage_count=plan.stage_count,
+        schedule=config.parallelism.pipeline_parallel_schedule,
+        microbatches=plan.microbatches,
+        microbatch_size=plan.microbatch_size,
+        context_ranks=plan.mesh.cp,
+        dtype=getattr(torch, config.training.mixed_precision_param),
+        device=device,
+    )
 
 
 def local_numel(weight: torch.Tensor) -> int:

@@ -26,13 +26,14 @@ from engine.errors import EXIT_OK
 from engine.events import EventLog
 from engine.lr import learning_rate
 from engine.metrics import Meter
-from engine.optim import clip_divisor, gradient_norm, update
+from engine.optim import GradientNorm, clip_divisor, gradient_norm, update
 from engine.parallel.mesh import local_device, process_group
 from engine.parallel.quantize import after_update
 from engine.parallel.shard import set_last_accumulation
 from engine.planner.plan import Plan
 from engine.recorder import Recorder, failure_fields
 from engine.report import gpu_of, memory_fields, versions
+from engine.shapes import part_parameters
 from engine.status import StatusWord, find_non_finite
 from engine.stop import Stop, listening
 
@@ -190,18 +191,7 @@ class Training:
         status = self.word.read()
         if previous is not None:
             self.settle(previous, status.previous_bad)
-        norm = gradient_norm(built.gradients)
-        bad = norm.total.isfinite().logical_not().float()
-        max_norm = self.config.training.max_norm
-        update(
-            built.optimizer,
-            lr=learning_rate(self.config, step),
-            divisor=clip_divisor(norm.total, max_norm) if max_norm > 0 else None,
-            bad=bad,
-        )
-        if built.gathers_float8:
-            after_update(built.parts)
-        built.optimizer.zero_grad()
+        norm, bad = update_weights(built, lr=learning_rate(self.config, step), max_norm=self.config.training.max_norm)
         self.pending = Pending(step=step, loss=loss, norm=norm.total, local_norms_N=norm.local_N, bad=bad)
         return status.tokens, status.stop_exit_code
 
@@ -209,11 +199,13 @@ class Training:
         """Looks at a step that is over; raises NonFiniteStep if it was bad."""
         self.pending = None
         if bad:
+            shape = self.plan.model
             raise find_non_finite(
                 step=pending.step,
                 loss=pending.loss,
                 names=tuple(self.built.weights),
                 local_norms_N=pending.local_norms_N,
+                model=tuple(part_parameters(shape, tuple(range(shape.n_layers)), first=True, last=True)),
             )
 
     def report(self, tokens: int) -> None:
@@ -254,16 +246,40 @@ def forward_backward(built: Built, batches: Sequence[Batch], denominator: Tensor
     Every loss sum is divided by the one denominator before backward, so that all that follows,
     over accumulation steps and ranks, is sums.
     """
-    (part,) = built.parts
     loss_sum = torch.zeros((), dtype=torch.float64, device=built.device)
     for index, batch in enumerate(batches):
-        set_last_accumulation(built.parts, index == len(batches) - 1)
+        last = index == len(batches) - 1
         tokens_BS, labels_BS = _to_device(batch.tokens_BS, built.device), _to_device(batch.labels_BS, built.device)
         positions_BS = None if batch.positions_BS is None else _to_device(batch.positions_BS, built.device)
-        loss = part(tokens_BS, labels_BS, positions_BS)
-        (loss / denominator).backward()
-        loss_sum += loss.detach()
+        if built.pipeline is not None:
+            loss_sum += built.pipeline.step(
+                tokens_BS, labels_BS, positions_BS, denominator=denominator, last_accumulation=last
+            )
+        else:
+            (part,) = built.parts
+            set_last_accumulation(part, last)
+            loss = part(tokens_BS, labels_BS, positions_BS)
+            (loss / denominator).backward()
+            loss_sum += loss.detach()
     return loss_sum
+
+
+def update_weights(built: Built, *, lr: float, max_norm: float) -> tuple[GradientNorm, Tensor]:
+    """Clips, updates, drops the gradients; gives their norm, and 1.0 where it is not finite and nothing was changed."""
+    norm = gradient_norm(
+        built.gradients, pipeline=None if built.pipeline is None else built.world.axes["pp"].get_group()
+    )
+    bad = norm.total.isfinite().logical_not().float()
+    update(
+        built.optimizer,
+        lr=lr,
+        divisor=clip_divisor(norm.total, max_norm) if max_norm > 0 else None,
+        bad=bad,
+    )
+    if built.gathers_float8:
+        after_update(built.parts)
+    built.optimizer.zero_grad()
+    return norm, bad
 
 
 def _to_device(array: Any, device: torch.device) -> Tensor:

@@ -81,16 +81,20 @@ class NonFiniteStep(RuntimeError):
         super().__init__(f"step {step}: {what} is not finite on rank {rank}; weights are those of step {step - 1}")
 
 
-def find_non_finite(*, step: int, loss: Tensor, names: Sequence[str], local_norms_N: Tensor) -> NonFiniteStep:
+def find_non_finite(
+    *, step: int, loss: Tensor, names: Sequence[str], local_norms_N: Tensor, model: Sequence[str]
+) -> NonFiniteStep:
     """Asks all ranks where the bad step began; a collective, for a run that is about to end.
 
-    A rank whose own loss is not finite comes first, for the gradients of all ranks follow from
-    it. Else it is the first weight in the order of the model, on the lowest rank that holds a
-    bad part of its gradient, after gradients were summed.
+    `names` are this rank's weights, `model` all of the whole model in their order. A rank whose own
+    loss is not finite comes first, for the gradients of all ranks follow from it. Else it is the first
+    weight in the order of the model, on the lowest rank that holds a bad part of its gradient,
+    after gradients were summed.
     """
+    places = {name: index for index, name in enumerate(model)}
     finite = local_norms_N.isfinite().tolist()
-    first = next((index for index, good in enumerate(finite) if not good), None)
-    mine = (bool(loss.isfinite()), first, names[first] if first is not None else None, socket.gethostname())
+    first = min((places[name] for name, good in zip(names, finite, strict=True) if not good), default=None)
+    mine = (bool(loss.isfinite()), first, model[first] if first is not None else None, socket.gethostname())
     everyone: list[tuple[bool, int | None, str | None, str]] = [mine] * dist.get_world_size()
     dist.all_gather_object(everyone, mine)
     for rank, (loss_is_finite, _, name, host) in enumerate(everyone):

@@ -7,7 +7,6 @@ on the layout. Every collective is a SUM; the one division is the loop's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal, cast
 
 import torch
@@ -88,10 +87,12 @@ def _sum_gradients(part: nn.Module, mesh: DeviceMesh) -> None:
             module.set_gradient_divide_factor(1.0)
 
 
-def set_last_accumulation(parts: Iterable[nn.Module], last: bool) -> None:
-    """Copies of the model sum their gradients only in the last accumulation step; shards do in each."""
-    for part in parts:
-        cast(FSDPModule, part).set_requires_all_reduce(last)
+def set_last_accumulation(part: nn.Module, last: bool) -> None:
+    """Copies of the model sum their gradients only in the last accumulation step; shards do in each.
+
+    Under a pipeline its stages do that.
+    """
+    cast(FSDPModule, part).set_requires_all_reduce(last)
 
 
 def _sharded(part: nn.Module) -> list[FSDPModule]:

@@ -15,11 +15,18 @@ from engine.stop import Stop
 NAN = float("nan")
 
 
-def found(losses: list[float], norms: list[list[float]]) -> tuple[int, str]:
-    """What this rank says of a bad step 7 with these losses and local norms by rank."""
+MODEL = ("first", "second", "third", "fourth")
+
+
+def found(losses: list[float], norms: list[list[float]], held: list[tuple[str, ...]]) -> tuple[int, str]:
+    """What this rank says of a bad step 7 with these losses, local norms and weights by rank."""
     rank = dist.get_rank()
     failure = find_non_finite(
-        step=7, loss=torch.tensor(losses[rank]), names=("first", "second"), local_norms_N=torch.tensor(norms[rank])
+        step=7,
+        loss=torch.tensor(losses[rank]),
+        names=held[rank],
+        local_norms_N=torch.tensor(norms[rank]),
+        model=MODEL,
     )
     return failure.rank, str(failure)
 
@@ -38,12 +45,31 @@ def found(losses: list[float], norms: list[list[float]]) -> tuple[int, str]:
 def test_c26_all_ranks_name_the_same_origin(
     losses: list[float], norms: list[list[float]], rank: int, words: str, gloo: GlooPool
 ) -> None:
-    first, second = gloo.run(2, found, losses=losses, norms=norms)
+    first, second = gloo.run(2, found, losses=losses, norms=norms, held=[MODEL[:2]] * 2)
     assert first == second
     assert first[0] == rank
     assert words in first[1]
     assert "step 7" in first[1]
     assert "weights are those of step 6" in first[1]
+
+
+@pytest.mark.world
+@pytest.mark.parametrize(
+    ("norms", "rank", "name"),
+    [
+        ([[1.0, 1.0], [1.0, NAN]], 1, "third"),
+        ([[1.0, NAN], [NAN, 1.0]], 1, "second"),
+        ([[NAN, NAN], [NAN, NAN]], 0, "first"),
+    ],
+)
+def test_c26_the_first_weight_is_that_of_the_model_over_pipeline_stages(
+    norms: list[list[float]], rank: int, name: str, gloo: GlooPool
+) -> None:
+    # The ends of a V lie on rank 0.
+    held = [("first", "fourth"), ("second", "third")]
+    for answer in gloo.run(2, found, losses=[1.0, 1.0], norms=norms, held=held):
+        assert answer[0] == rank
+        assert f"the gradient of {name} is not finite on rank {rank}" in answer[1]
 
 
 def exchanged(tokens: list[int], signals: list[int], bad: float | None) -> dict[str, Any]:
