@@ -139,6 +139,33 @@ def _skipped(f: Facts) -> str:
     return f"skips {names}: no multiples of {block}" if names else ""
 
 
+def _gathered_whole(f: Facts) -> str:
+    """Float8 layers whose weights FSDP gathers in high precision, because their rows do not divide."""
+    if f.low_precision is None or not f.has("model") or not f.has("mesh"):
+        return ""
+    section, block = f.low_precision
+    taken = [linear for linear in f.linears(section) if linear.k % block == linear.n % block == 0]
+    rows = {linear.name: linear.after(f.tp)[1] for linear in taken}
+    names = ", ".join(f"{name} ({count} rows)" for name, count in rows.items() if count % f.known_mesh.fsdp)
+    return f"not for {names}: they do not divide over {f.known_mesh.fsdp} ranks" if names else ""
+
+
+def _recomputed(f: Facts) -> str:
+    """What a block keeps for its backward."""
+    section = f.config.activation_checkpoint
+    match section.mode:
+        case "selective" if section.selective_ac_option == "op":
+            return "products, attention and sums over ranks are kept"
+        case "selective":
+            return f"every {section.selective_ac_option}. layer keeps its input only"
+        case "full":
+            return "every layer keeps its input only"
+        case "memory_budget":
+            return f"the compiler keeps {section.memory_budget:.0%}"
+        case _:
+            return "the least that fits, by plan"
+
+
 def _ulysses_balance(f: Facts) -> str | None:
     if f.cp > 1 and f.config.parallelism.context_parallel_method == "ulysses":
         return "ulysses gives every rank whole sequences of some heads: the work is equal already"
@@ -189,15 +216,13 @@ FEATURES: tuple[Feature, ...] = (
     Feature(key="parallelism.context_parallel_method", built=False, idle=_CP),
     Feature(key="parallelism.context_parallel_load_balance", built=False, idle=_ulysses_balance),
     # ── memory and precision ──
-    Feature(key="activation_checkpoint.mode", built=False),
+    Feature(key="activation_checkpoint.mode", note=_recomputed),
     Feature(
         key="activation_checkpoint.selective_ac_option",
-        built=False,
         idle=_unless("activation_checkpoint.mode", "selective"),
     ),
     Feature(
         key="activation_checkpoint.memory_budget",
-        built=False,
         idle=_unless("activation_checkpoint.mode", "memory_budget"),
     ),
     Feature(
@@ -206,15 +231,15 @@ FEATURES: tuple[Feature, ...] = (
         note=lambda f: " and ".join(f.config.compile.components),
     ),
     *_under("compile.enable", "components", built=True),
-    Feature(key=_FLOAT8, built=False, note=_skipped),
-    *_under(_FLOAT8, "recipe_name", "filter_fqns", "emulate"),
+    Feature(key=_FLOAT8, note=_skipped),
+    *_under(_FLOAT8, "recipe_name", "filter_fqns", "emulate", built=True),
     Feature(
         key="quantize.dense.float8.enable_fsdp_float8_all_gather",
-        built=False,
         idle=lambda f: _off(_FLOAT8)(f) or _unsharded(f),
+        note=_gathered_whole,
     ),
-    Feature(key=_MX, built=False, note=_skipped),
-    *_under(_MX, "recipe_name", "filter_fqns", "emulate"),
+    Feature(key=_MX, note=_skipped),
+    *_under(_MX, "recipe_name", "filter_fqns", "emulate", built=True),
     Feature(
         key="training.mixed_precision_param",
         asked=lambda f: f.config.training.mixed_precision_param != f.config.training.dtype,
@@ -324,8 +349,19 @@ READ_BY: dict[str, str] = {
             "training.seq_len",
             "training.dtype",
             "training.loss_chunks",
+            "quantize.dense.float8.enable",
+            "quantize.dense.float8.enable_fsdp_float8_all_gather",
+            "quantize.dense.mx.enable",
             "compile.enable",
             "compile.components",
+        ),
+        "engine/planner/recompute.py": tuple(
+            f"activation_checkpoint.{name}" for name in ("mode", "selective_ac_option", "memory_budget")
+        ),
+        "engine/parallel/quantize.py": tuple(
+            f"quantize.dense.{scheme}.{name}"
+            for scheme in ("float8", "mx")
+            for name in ("recipe_name", "filter_fqns", "emulate")
         ),
         "engine/parallel/shard.py": ("training.mixed_precision_param", "training.mixed_precision_reduce"),
         "engine/loop.py": (
