@@ -28,7 +28,8 @@ IGNORE = -100
 class Batch:
     """What one data rank computes in one accumulation step: int64 arrays of (B, S), C-contiguous, its own copies.
 
-    `positions_BS` start again at 0 at every document; None: each sequence is one document.
+    `positions_BS` start again at 0 at every document, whose last token then has no label; None: each
+    sequence is one document.
     """
 
     tokens_BS: NDArray[np.int64]
@@ -101,6 +102,7 @@ class Loader:
         training = config.training
         self._data_rank = data_rank
         self._seq_len = training.seq_len
+        self._document_mask = config.data.document_mask
         self._stream = token_stream(
             documents(training.dataset, training.dataset_path),
             tokenizer,
@@ -153,10 +155,13 @@ class Loader:
 
     def _batch(self, indices: NDArray[np.int64]) -> Batch:
         windows = self._stream.windows(indices, self._seq_len)
-        return Batch(
-            tokens_BS=np.ascontiguousarray(windows[:, :-1]),
-            labels_BS=np.ascontiguousarray(windows[:, 1:]),
-        )
+        # Copies: a single row of either is contiguous as it is, and both would be the same memory.
+        tokens_BS, labels_BS = windows[:, :-1].copy(), windows[:, 1:].copy()
+        if not self._document_mask:
+            return Batch(tokens_BS=tokens_BS, labels_BS=labels_BS)
+        positions = self._stream.positions(indices, self._seq_len)
+        labels_BS[positions[:, 1:] == 0] = IGNORE
+        return Batch(tokens_BS=tokens_BS, labels_BS=labels_BS, positions_BS=positions[:, :-1].copy())
 
 
 def _too_little(stream: TokenStream, index: GlobalIndex, seq_len: int) -> tuple[Finding, ...]:

@@ -32,11 +32,13 @@ _FINDINGS_SHOWN = 10
 class TokenStream:
     """The corpus as one array of T token ids, and what was counted on the way.
 
-    `bad_lines` are JSON lines and `bad_files` whole files that were left out; documents without
-    text are left out too and counted nowhere.
+    `starts` are the places of the documents' first tokens, ascending. `bad_lines` are JSON lines and
+    `bad_files` whole files that were left out; documents without text are left out too and counted
+    nowhere.
     """
 
     tokens: Ids
+    starts: NDArray[np.int64]
     documents: int
     bad_lines: int
     bad_files: int
@@ -55,6 +57,21 @@ class TokenStream:
         if self.is_shorter_than_a_sample(seq_len):
             places %= len(self.tokens)
         return self.tokens[places].astype(np.int64)
+
+    def positions(self, indices: NDArray[np.int64], seq_len: int) -> NDArray[np.int64]:
+        """How far each token of a window is from its document's start, or the window's: (B,) -> (B, seq_len + 1)."""
+        starts = self.starts
+        if self.is_shorter_than_a_sample(seq_len):
+            cycles = np.arange(-(-(seq_len + 1) // len(self.tokens)), dtype=np.int64)
+            starts = (cycles[:, None] * len(self.tokens) + starts).ravel()
+        begins = indices * seq_len
+        bounds = np.searchsorted(starts, [begins, begins + seq_len + 1])
+        latest = np.zeros((len(indices), seq_len + 1), dtype=np.int64)
+        for row, begin, (first, end) in zip(latest, begins, bounds.T, strict=True):
+            found = starts[first:end] - begin
+            row[found] = found
+        np.maximum.accumulate(latest, axis=1, out=latest)
+        return np.subtract(np.arange(seq_len + 1), latest, out=latest)
 
 
 def token_stream(records: Iterable[Record], tokenizer: Tokenizer, *, skip_unreadable: bool) -> TokenStream:
@@ -75,7 +92,9 @@ def token_stream(records: Iterable[Record], tokenizer: Tokenizer, *, skip_unread
     pieces += tokenizer.encode(waiting)
     if not skip_unreadable:
         _refuse([record for record in unreadable if not record.tolerated])
+    lengths = np.array([0, *(len(piece) for piece in pieces)], dtype=np.int64)
     return TokenStream(
+        starts=lengths.cumsum()[:-1],
         tokens=np.concatenate(pieces) if pieces else np.empty(0, dtype=id_dtype(tokenizer.vocab_used)),
         documents=len(pieces),
         bad_lines=sum(record.line is not None for record in unreadable),

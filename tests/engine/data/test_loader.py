@@ -47,6 +47,13 @@ def test_batches_are_what_torch_takes_without_a_copy(loader_of):
         assert array.flags.writeable
 
 
+def test_changing_tokens_changes_no_label(loader_of):
+    (batch,) = loader_of({**SMALL, "training.local_batch_size": 1}).batches(1)
+    before = batch.labels_BS.copy()
+    batch.tokens_BS[:] = -1
+    assert np.array_equal(batch.labels_BS, before)
+
+
 def test_changing_a_batch_changes_no_other(loader_of):
     loader = loader_of(SMALL)
     before = loader.batches(1)[0].tokens_BS.copy()
@@ -60,6 +67,55 @@ def test_valid_tokens_are_the_labels_that_are_not_ignored(loader_of):
     labels_BS = batch.labels_BS.copy()
     labels_BS[0, 3:5] = IGNORE
     assert (IGNORE, Batch(tokens_BS=batch.tokens_BS, labels_BS=labels_BS).valid_tokens) == (-100, 6)
+
+
+def masked_and_plain(loader_of, keys, step=1):
+    """The first batch of a step with document masks and without."""
+    return (loader_of(keys | {"data.document_mask": mask}).batches(step)[0] for mask in (True, False))
+
+
+def test_c24_positions_and_labels_stay_inside_documents_that_fill_a_sequence(loader_of, json_lines):
+    # 3, 5 and 10 tokens: a beginning and an end around each text.
+    keys = {**SMALL, "training.dataset": "jsonl", "training.dataset_path": json_lines("a", "bcd", "efghijkl")}
+    masked, plain = masked_and_plain(loader_of, keys)
+    assert masked.positions_BS.tolist() == [[0, 1, 2, 0, 1, 2, 3, 4]]
+    assert np.flatnonzero(masked.labels_BS[0] == IGNORE).tolist() == [2, 7]
+    assert (masked.valid_tokens, plain.valid_tokens) == (6, 8)
+    kept = masked.labels_BS != IGNORE
+    assert np.array_equal(masked.labels_BS[kept], plain.labels_BS[kept])
+    assert np.array_equal(masked.tokens_BS, plain.tokens_BS)
+
+
+def test_c24_a_document_goes_on_from_0_in_the_next_sequence(loader_of, json_lines):
+    keys = {**SMALL, "training.dataset": "jsonl", "training.dataset_path": json_lines("a", "bcdefghijklmnopq")}
+    masked, _ = masked_and_plain(loader_of, keys, step=2)
+    assert masked.positions_BS.tolist() == [list(range(8))]
+    assert masked.valid_tokens == 8
+
+
+def test_c24_a_corpus_shorter_than_a_sequence_begins_again_as_another_document(loader_of, json_lines):
+    keys = {"training.seq_len": 20, "training.dataset": "jsonl", "training.dataset_path": json_lines("a", "bcd")}
+    masked, plain = masked_and_plain(loader_of, keys)
+    cycle = [*range(3), *range(5)]
+    assert masked.positions_BS.tolist() == [[*cycle, *cycle, *range(3), 0]]
+    assert np.flatnonzero(masked.labels_BS[0] == IGNORE).tolist() == [2, 7, 10, 15, 18]
+    assert np.array_equal(masked.tokens_BS, plain.tokens_BS)
+
+
+def test_positions_are_what_torch_takes_without_a_copy(loader_of):
+    keys = {"data.document_mask": True, "training.seq_len": 256, "training.local_batch_size": 4}
+    (batch,) = loader_of(keys).batches(1)
+    array = batch.positions_BS
+    assert (array.shape, array.dtype, array.flags.c_contiguous, array.flags.writeable) == (
+        (4, 256),
+        np.int64,
+        True,
+        True,
+    )
+
+
+def test_without_document_masks_there_are_no_positions(loader_of):
+    assert loader_of(SMALL).batches(1)[0].positions_BS is None
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

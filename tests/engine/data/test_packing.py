@@ -15,8 +15,9 @@ from engine.data.tokenizer import ByteTokenizer
 from engine.errors import TitanError
 
 
-def stream_of(tokens):
-    return TokenStream(tokens=np.array(tokens, dtype=np.uint16), documents=1, bad_lines=0, bad_files=0)
+def stream_of(tokens, starts=(0,)):
+    values = {"tokens": np.array(tokens, dtype=np.uint16), "starts": np.array(starts, dtype=np.int64)}
+    return TokenStream(**values, documents=len(starts), bad_lines=0, bad_files=0)
 
 
 def index_of(**more):
@@ -94,6 +95,25 @@ def test_samples_follow_each_other_and_overlap_in_one_token(length, seq_len):
         assert length - 1 - samples * seq_len < seq_len
     else:
         assert windows.tolist() == [[place % length for place in range(seq_len + 1)]]
+
+
+def test_the_stream_knows_where_its_documents_start():
+    stream = token_stream(["ab", "", "c"], ByteTokenizer(), skip_unreadable=False)
+    assert (stream.starts.tolist(), stream.starts.dtype) == ([0, 4], np.int64)
+    assert token_stream([], ByteTokenizer(), skip_unreadable=False).starts.tolist() == []
+
+
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=30), seq_len=st.integers(1, 40))
+def test_positions_start_again_at_every_document_and_window(lengths, seq_len):
+    starts = np.cumsum([0, *lengths[:-1]])
+    stream = stream_of(range(sum(lengths)), starts)
+    indices = np.arange(stream.samples(seq_len))
+    windows, positions = stream.windows(indices, seq_len), stream.positions(indices, seq_len)
+    for window, row in zip(windows, positions, strict=True):
+        expected = 0
+        for place, token in enumerate(window):
+            expected = 0 if place == 0 or token in starts else expected + 1
+            assert row[place] == expected
 
 
 @given(layouts, st.integers(1, 20))
