@@ -12,7 +12,7 @@ from math import gcd
 
 from engine.config import Config, ScheduleName
 from engine.planner.recompute import Recompute, recompute_choices
-from engine.planner.schedule import takes_microbatches
+from engine.planner.schedule import ZERO_BUBBLE, takes_microbatches
 
 # A bubble of (pp - 1) / (m + pp - 1) is below a ninth of the step by then; more microbatches only make it longer.
 MICROBATCHES_A_STAGE = 8
@@ -46,7 +46,9 @@ def resolve(config: Config, *, data_ranks: int, stage_count: int, suits: Suits) 
     arithmetic in every step, while a batch beyond some thousand tokens a GPU gains little. Then
     the largest batch that fits beside it. Where nothing has room: the smallest batch, the most recomputation.
     """
-    choices = recompute_choices(config.activation_checkpoint)
+    p = config.parallelism
+    splits_backward = p.pipeline_parallel_degree > 1 and p.pipeline_parallel_schedule in ZERO_BUBBLE
+    choices = recompute_choices(config.activation_checkpoint, splits_backward=splits_backward)
     given = config.training.local_batch_size
     batches = _Batches(config, data_ranks=data_ranks, stage_count=stage_count)
     if given == "auto":

@@ -36,11 +36,14 @@ class Recompute:
 CHOICES: tuple[Recompute, ...] = (Recompute(), Recompute(mode="selective"), Recompute(mode="full"))
 
 
-def recompute_choices(config: ActivationCheckpoint) -> tuple[Recompute, ...]:
-    """What the config leaves to choose from, the least recomputation first; one where the mode is named."""
+def recompute_choices(config: ActivationCheckpoint, *, splits_backward: bool = False) -> tuple[Recompute, ...]:
+    """What the config leaves to choose from, the least recomputation first; one where the mode is named.
+
+    `splits_backward` is true for zero-bubble schedules, which would compute a block again for each of its weights.
+    """
     match config.mode:
         case "auto":
-            return CHOICES
+            return CHOICES[:1] if splits_backward else CHOICES
         case "selective":
             option = config.selective_ac_option
             return (Recompute(mode="selective", every=None if option == "op" else option),)

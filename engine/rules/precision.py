@@ -75,6 +75,21 @@ def _tokens_words(f: Facts) -> dict[str, object]:
     }
 
 
+def _head_is_cut(f: Facts) -> bool:
+    """Whether the head is in low precision, and a piece of the sequence leaves it no whole blocks of tokens."""
+    found, chunks = f.low_precision, f.config.training.loss_chunks
+    if found is None or not f.needs_whole_token_blocks or f.microbatch_tokens % chunks:
+        return False
+    section, block = found
+    heads = [linear for linear in f.linears(section) if linear.name == "output"]
+    taken = any(linear.k % block == linear.n % block == 0 for linear in heads)
+    return taken and f.microbatch_tokens % block == 0 and f.microbatch_tokens // chunks % block != 0
+
+
+def _low_precision_section(f: Facts) -> str:
+    return f"quantize.dense.{'float8' if isinstance(_asked(f)[0], Float8) else 'mx'}"
+
+
 def _unknown_components(f: Facts) -> list[str]:
     return [name for name in f.config.compile.components if name not in COMPONENTS]
 
@@ -171,5 +186,38 @@ PRECISION_RULES: tuple[Rule, ...] = (
         fix="set it to false, or tensor_parallel_degree to 2 or more",
         edit=lambda _: {"parallelism.enable_async_tensor_parallel": False},
         why="without tensor parallel there is no communication to overlap",
+    ),
+    Rule(
+        id="Q308",
+        key="training.loss_chunks",
+        needs="pipeline",
+        broken=_head_is_cut,
+        message="loss_chunks = {training.loss_chunks} leaves the output head {piece} tokens at once, and {scheme} "
+        "multiplies blocks of {block}",
+        fix="set it to 1, or add output to {section}.filter_fqns",
+        words=lambda f: {
+            "piece": f.microbatch_tokens // f.config.training.loss_chunks,
+            "scheme": _scheme(f),
+            "block": _asked(f)[1],
+            "section": _low_precision_section(f),
+        },
+        edit=lambda f: {f"{_low_precision_section(f)}.filter_fqns": (*_asked(f)[0].filter_fqns, "output")},
+        why="the weight gradient of the head sums over the tokens of one piece, and the kernels take whole blocks",
+    ),
+    Rule(
+        id="Q309",
+        key="quantize.dense.float8.recipe_name",
+        needs="cluster",
+        broken=lambda f: (
+            f.config.quantize.dense.float8.enable
+            and not f.config.quantize.dense.float8.emulate
+            and f.config.quantize.dense.float8.recipe_name != "tensorwise"
+            and f.config.training.mixed_precision_param == "float32"
+            and f.known_cluster.gpu.has_mxfp8
+        ),
+        message="recipe_name = {quantize.dense.float8.recipe_name} gives no float32 on {cluster.gpu.name}",
+        fix="set training.mixed_precision_param to bfloat16, or recipe_name to tensorwise",
+        edit=lambda _: {"training.mixed_precision_param": "bfloat16"},
+        why="the row-scaled kernels of Blackwell write 16 bits only",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.facts import Facts, choice, divisors, neighbours
+from engine.planner.schedule import ZERO_BUBBLE
 from engine.rules.row import Rule
 
 GLOBAL_BATCH = "training.global_batch_size"
@@ -70,6 +71,20 @@ TRAINING_RULES: tuple[Rule, ...] = (
         fix="set it to {shape.n_layers} or less, or to op",
         edit=lambda _: {"activation_checkpoint.selective_ac_option": "op"},
         why="every n-th layer is recomputed, and there is no n-th",
+    ),
+    Rule(
+        id="T206",
+        key="activation_checkpoint.mode",
+        broken=lambda f: (
+            f.config.activation_checkpoint.mode in ("selective", "full")
+            and f.pp > 1
+            and f.config.parallelism.pipeline_parallel_schedule in ZERO_BUBBLE
+        ),
+        message="activation_checkpoint.mode = {activation_checkpoint.mode} does not go with "
+        "{parallelism.pipeline_parallel_schedule}",
+        fix="set it to none, or pipeline_parallel_schedule to Interleaved1F1B",
+        edit=lambda _: {"activation_checkpoint.mode": "none"},
+        why="zero-bubble schedules ask for each weight's gradient by itself, and would compute a block again for each",
     ),
 )
 

@@ -33,6 +33,12 @@ def resolved(
     return resolve(config, data_ranks=data_ranks, stage_count=stages, suits=suits)
 
 
+@pytest.mark.parametrize(("schedule", "mode"), [("Interleaved1F1B", "full"), ("ZBVZeroBubble", "none")])
+def test_a_schedule_that_splits_the_backward_recomputes_nothing(schedule: str, mode: str) -> None:
+    edits = AUTO_MODE | {"training.local_batch_size": 8, PP + "degree": 4, PP + "schedule": schedule}
+    assert resolved(edits, most=8, keeps=(3, 2, 1))[1].mode == mode
+
+
 @pytest.mark.parametrize("most", [1, 2, 7, 100])
 def test_an_automatic_batch_is_the_largest_that_fits(most: int) -> None:
     assert resolved(AUTO, most=most)[0] == Batch(local=most, microbatch=most)
