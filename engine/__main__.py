@@ -1,6 +1,7 @@
 """`python -m engine RUN_FOLDER`: one worker of a run, as torchrun starts it.
 
-Reads `config.toml` of the run folder and nothing else: no preset, no `TITAN_*` variables. Exits
+Reads `config.toml` of the run folder and what the launcher settled of it, and nothing else: no preset, no
+`TITAN_*` variables. Exits
 0, 1 where the run failed, 2 or 3 where the config is wrong or does not fit, 130 or 143 where
 it was asked to stop. A person's mistake is told without a traceback.
 """
@@ -18,6 +19,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from engine.errors import EXIT_CONFIG, EXIT_OK, EXIT_RUN_FAILED, TitanError
 from engine.loop import fit
 from engine.rules import check
+from engine.settled import read_settled, with_settled
 from engine.sources import load
 
 
@@ -38,7 +40,7 @@ def main() -> int:
 
 
 def _train(run: Path) -> int:
-    loaded = load(run / "config.toml", environ={})
+    loaded = with_settled(load(run / "config.toml", environ={}), read_settled(run))
     report = check(loaded)
     errors = tuple(finding for finding in report.findings if finding.severity == "error")
     if errors:

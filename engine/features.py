@@ -248,7 +248,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature(key="training.mixed_precision_reduce", idle=_unreduced),
     Feature(key="training.dtype"),
     Feature(key="training.loss_chunks"),
-    Feature(key="training.on_out_of_memory", built=False),
+    Feature(key="training.on_out_of_memory", note=lambda _: "in the first steps, the whole run is started again"),
     Feature(
         key="training.local_batch_size",
         asked=lambda f: f.config.training.local_batch_size == "auto",
@@ -320,6 +320,7 @@ READ_BY: dict[str, str] = {
         "titancli/launch/run_folder.py": ("job.name", "job.dump_folder"),
         "titancli/presets.py": ("job.description",),
         "titancli/launch/__init__.py": ("launch.grace_seconds",),
+        "titancli/launch/again.py": ("training.on_out_of_memory",),
         "engine/hardware.py": (
             "cluster.gpu",
             "cluster.nodes",

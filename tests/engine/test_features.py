@@ -28,7 +28,6 @@ OTHER: dict[str, Any] = {
     "parallelism.context_parallel_degree": 2,
     "parallelism.context_parallel_method": "ring",
     "parallelism.context_parallel_load_balance": "none",
-    "training.on_out_of_memory": "shrink",
     "checkpoint.enable": True,
     "checkpoint.folder": "kept",
     "checkpoint.interval": 7,

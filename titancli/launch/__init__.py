@@ -153,6 +153,7 @@ def _torchrun(run: Path, loaded: Loaded, plan: Plan, machine: Machine) -> Comman
 def _run(loaded: Loaded, plan: Plan, run: Path, torchrun: Command, corpus: str) -> int:
     from dataclasses import replace
 
+    from titancli.launch.again import after
     from titancli.launch.progress import display, quietly_say
     from titancli.launch.supervise import supervise
     from titancli.monitor.follow import Launcher
@@ -163,7 +164,14 @@ def _run(loaded: Loaded, plan: Plan, run: Path, torchrun: Command, corpus: str) 
     quietly_say(f"  {steps} steps of {plan.tokens_per_step:,} tokens; run folder {run}", tint="faint")
     quietly_say(f"  {corpus}", tint="faint")
     try:
-        ending = supervise(torchrun, run, grace_s=loaded.config.launch.grace_seconds, display=lambda: display(steps))
+        while True:
+            ending = supervise(
+                torchrun, run, grace_s=loaded.config.launch.grace_seconds, display=lambda: display(steps)
+            )
+            again = after(loaded, plan, run, ending)
+            if again is None or again.plan is None:
+                break
+            plan = again.plan
     except OSError as trouble:
         message = f"the processes of {run} cannot be started: {(trouble.strerror or str(trouble)).lower()}"
         report.say_findings([report.error("R203", message, "mend that, and launch again")])
@@ -171,6 +179,8 @@ def _run(loaded: Loaded, plan: Plan, run: Path, torchrun: Command, corpus: str) 
     # Where even this little does not fit the disk any more, the events still tell how the run ended.
     with contextlib.suppress(OSError):
         replace(Launcher.this_process(), exit_code=ending.exit_code).write(run)
+    if again is not None:
+        quietly_say(again.text)
     _say_ending(ending, plan, run, steps)
     return ending.exit_code
 

@@ -23,6 +23,7 @@ from engine.config import Config
 from engine.errors import Finding, TitanError
 from engine.keys import field_types, value_of
 from engine.planner.plan import Plan
+from engine.settled import settled_by, write_settled
 from engine.sources import Loaded, load, locate, to_toml
 from titancli import report
 from titancli.monitor.follow import Follower, Launcher, folder_of_runs, judge
@@ -151,6 +152,7 @@ def create(place: Place, loaded: Loaded, plan: Plan, command: str) -> str:
             for folder in ("events", "logs", "checkpoints"):
                 (partial / folder).mkdir(parents=True)
             (partial / "config.toml").write_text(to_toml(loaded.config), "utf-8")
+            write_settled(partial, settled_by(loaded.config, plan))
             (partial / "plan.json").write_text(json.dumps(plan.to_json(), indent=1) + "\n", "utf-8")
             (partial / "command.txt").write_text(command + "\n", "utf-8")
             Launcher.this_process().write(partial)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED
 from engine.planner.plan import Plan
+from engine.shrink import is_out_of_memory
 from titancli import figures
 from titancli.launch.supervise import Ending
 from titancli.monitor.fold import Failure, RunState, follows
@@ -121,6 +122,11 @@ def _message(failure: Failure) -> str:
 def _way_out(failure: Failure) -> str:
     if failure.type == "SIGKILL":
         return "look for the out-of-memory killer in the system's log; a smaller training.local_batch_size takes less"
+    if is_out_of_memory(failure.type, failure.message):
+        return (
+            "set training.local_batch_size lower, activation_checkpoint.mode to selective or full, or use more shards "
+            "(training.on_out_of_memory = shrink lowers the batch by itself)"
+        )
     if failure.type == "NonFiniteStep":
         return "lower optimizer.lr, warm up longer (lr_scheduler.warmup_steps), or look at the data of that step"
     return "mend what it says"

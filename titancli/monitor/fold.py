@@ -87,6 +87,7 @@ class RunState:
     phase: str | None = None
     last_time: float | None = None
     warnings: tuple[str, ...] = ()
+    restarted: float | None = None
     ranks: Mapping[int, Rank] = field(default_factory=dict)
 
     @property
@@ -134,10 +135,30 @@ def fold(state: RunState, events: Iterable[Event]) -> RunState:
         number = _whole(event.get("rank"))
         if number is None:
             continue
+        if event.get("kind") == "warning" and event.get("restarts") is True:
+            state = _restarted(state, event)
+            ranks = {rank: _anew(old, state.restarted) for rank, old in ranks.items()}
         before = ranks.get(number, Rank(rank=number))
-        ranks[number] = _update_rank(before, event)
+        ranks[number] = _anew(_update_rank(before, event), state.restarted)
         state = _update_run(state, event, is_first=number == 0)
     return replace(state, ranks=ranks)
+
+
+def _restarted(state: RunState, event: Event) -> RunState:
+    """The launcher starts all processes again, from step 1: curves, figures and warnings begin anew."""
+    return RunState(
+        world_size=state.world_size,
+        plan=state.plan,
+        started=state.started,
+        last_time=state.last_time,
+        restarted=_number(event.get("time")),
+    )
+
+
+def _anew(rank: Rank, restarted: float | None) -> Rank:
+    """A rank without the end that it had before all were started again; files of ranks are read one after another."""
+    is_before = rank.has_ended and restarted is not None and (rank.last_time or 0.0) <= restarted
+    return replace(rank, reason_ended=None, exit_code=None, failure=None) if is_before else rank
 
 
 def _update_run(state: RunState, event: Event, *, is_first: bool) -> RunState:

@@ -157,3 +157,24 @@ def test_figure_that_no_mean_survives_is_not_known(figure: object) -> None:
     assert (state.step, state.loss, state.losses, state.step_s, state.last_time) == (3, None, (), None, None)
     memory = fold(RunState(), [{"kind": "memory", "rank": 0, "active_bytes": figure}])
     assert memory.ranks[0].used_bytes is None
+
+
+RESTART = event("warning", 0, 20.0, message="out of memory on rank 1: started again", restarts=True)
+OUT_OF_MEMORY = failed(1, 10.0, "OutOfMemoryError", "no room")
+
+
+@pytest.mark.parametrize("events", [(OUT_OF_MEMORY, RESTART), (RESTART, OUT_OF_MEMORY)], ids=["in order", "by file"])
+def test_what_ended_before_all_were_started_again_is_no_failure(events: tuple[dict[str, Any], ...]) -> None:
+    state = seen(step(1), *events)
+    assert (state.first_failure, state.ranks[1].has_ended) == (None, False)
+
+
+def test_a_failure_after_a_restart_is_one() -> None:
+    state = seen(OUT_OF_MEMORY, RESTART, failed(1, 30.0, "ValueError", "boom"))
+    assert state.first_failure == Failure(rank=1, host="a", type="ValueError", message="boom")
+
+
+def test_curves_begin_anew_after_a_restart() -> None:
+    state = seen(step(1, loss=9.0), RESTART, step(1, loss=3.0))
+    assert (state.losses, state.first_loss) == ((3.0,), 3.0)
+    assert state.warnings == ("rank 0: out of memory on rank 1: started again",)
