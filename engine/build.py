@@ -21,6 +21,7 @@ from engine.model.loss import CrossEntropy, cross_entropy_sum, head_loss
 from engine.optim import SGD, Adam, make_optimizer
 from engine.parallel.async_tp import apply_async_tensor_parallel, count_fused
 from engine.parallel.compile import compile_blocks, compile_loss
+from engine.parallel.context import apply_context_parallel
 from engine.parallel.mesh import World, build_world
 from engine.parallel.pipeline import Pipeline, build_pipeline
 from engine.parallel.quantize import after_update, apply_float8, apply_mx, gather_in_float8
@@ -74,7 +75,6 @@ Fill: TypeAlias = Callable[[Decoder, int, torch.device], None]
 
 def build(config: Config, plan: Plan, device: torch.device, *, fill: Fill = materialise) -> Built:
     """Builds this rank's share; every rank of the plan calls it at once, within a process group."""
-    assert plan.mesh.cp == 1, "context parallel is not built yet"
     world = build_world(plan.mesh, device.type)
     stage = plan.stages[world.rank_on("pp")]
     parts = tuple(_part(config, plan, index, layers) for index, layers in stage.parts)
@@ -84,6 +84,14 @@ def build(config: Config, plan: Plan, device: torch.device, *, fill: Fill = mate
             apply_float8(part, dense.float8, tp=plan.mesh.tp)
         if dense.mx.enable:
             apply_mx(part, dense.mx, tp=plan.mesh.tp)
+    if plan.mesh.cp > 1:
+        for part in parts:
+            apply_context_parallel(
+                part,
+                world.axes["cp"],
+                method=config.parallelism.context_parallel_method,
+                balance=config.parallelism.context_parallel_load_balance,
+            )
     entropy: CrossEntropy = cross_entropy_sum
     if plan.mesh.tp > 1:
         loss_parallel = not config.parallelism.disable_loss_parallel

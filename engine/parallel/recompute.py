@@ -47,6 +47,8 @@ _ATTENTION = frozenset(
         "aten::_efficient_attention_forward",
         "torch_attn::_varlen_attn",
         "flex_attention",
+        "titan::attend_to_all",
+        "titan::ring_attention",
     }
 )
 # What leaves a rank as much as it had, or less. An all-gather is not one of them: it leaves n times as much, and over
