@@ -15,7 +15,7 @@ from typing import Any, Literal
 from engine.config import Config, Float8, Mx
 from engine.hardware import Cluster, resolve_cluster
 from engine.planner.plan import Mesh, Plan, plan, resolve_local_batch, resolve_mesh
-from engine.planner.schedule import split_layers, stages_of_a_rank, takes_stages
+from engine.planner.schedule import layers_of_stages, stages_of_a_rank, takes_stages
 from engine.shapes import ModelShape, block_parameters, shape_of
 
 Need = Literal["config", "cluster", "flavor", "model", "degrees", "split", "mesh", "pipeline", "batch", "plan"]
@@ -289,7 +289,8 @@ class Facts:
     @property
     def layer_counts(self) -> list[int]:
         """Layers of each stage, first to last."""
-        return [len(layers) for layers in split_layers(self.known_shape.n_layers, self.stage_count)]
+        stages = layers_of_stages(self.known_shape, self.config.parallelism, self.stage_count)
+        return [len(layers) for layers in stages]
 
     @cached_property
     def local_batch(self) -> int:

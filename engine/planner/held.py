@@ -17,7 +17,7 @@ from engine.planner.memory import BYTES, Memory, static_memory
 from engine.planner.mesh import Mesh
 from engine.planner.peak import Groups, Sharding, groups_of, with_peak
 from engine.planner.recompute import Recompute
-from engine.planner.schedule import split_layers, stage_indices
+from engine.planner.schedule import layers_of_stages, stage_indices
 from engine.shapes import ModelShape, Parameter, part_parameters
 
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
@@ -60,7 +60,7 @@ def ranks_of(
 ) -> tuple[Rank, ...]:
     """All pipeline ranks of a layout."""
     count = mesh.pp * stages_a_rank
-    pieces = split_layers(shape.n_layers, count)
+    pieces = layers_of_stages(shape, config.parallelism, count)
     ranks: list[Rank] = []
     for pp_rank in range(mesh.pp):
         indices = stage_indices(

@@ -6,7 +6,11 @@ schedule (read in its source). Does not know time (bubbles come with the model o
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import accumulate, pairwise
+
 from engine.config import Parallelism, ScheduleName
+from engine.shapes import ModelShape, block_parameters
 
 SINGLE_STAGE: frozenset[ScheduleName] = frozenset({"GPipe", "1F1B"})
 V_SHAPED: frozenset[ScheduleName] = frozenset({"ZBVZeroBubble", "DualPipeV"})
@@ -54,19 +58,47 @@ def stage_indices(schedule: ScheduleName, *, pp_rank: int, pp: int, stages_a_ran
     return tuple(pp_rank + pp * turn for turn in range(stages_a_rank))
 
 
-def split_layers(n_layers: int, stages: int) -> tuple[tuple[int, ...], ...]:
-    """Layer indices of each stage: contiguous, every layer once, sizes at most one apart.
+def layers_of_stages(shape: ModelShape, parallelism: Parallelism, stages: int) -> tuple[tuple[int, ...], ...]:
+    """Layer indices of each stage of a model; none has more than `pipeline_parallel_layers_per_stage`, where given.
 
-    What does not divide goes to the middle stages, because the first also holds the embedding
-    and the last the output head.
+    The head counts as the blocks that have as many weights: it multiplies every token, as they do. With
+    Llama 3 8B that is 2.4, and four stages hold 8, 9, 9 and 6 layers: the slowest works for 9 blocks,
+    where 8 each would make it 10.4. With 405B it is 0.7: of 126 layers on 16 stages the first and
+    the last hold 7, the others 8, as it was trained (arXiv 2407.21783). A table that is looked up takes
+    no time, but memory, of which the first stage has least: so it is the first to hold a layer less.
     """
-    size, extra = divmod(n_layers, stages)
-    from_middle = sorted(range(stages), key=lambda stage: (abs(2 * stage - (stages - 1)), -stage))
-    larger = set(from_middle[:extra])
-    pieces: list[tuple[int, ...]] = []
-    start = 0
-    for stage in range(stages):
-        end = start + size + (stage in larger)
-        pieces.append(tuple(range(start, end)))
-        start = end
-    return tuple(pieces)
+    pp, given = parallelism.pipeline_parallel_degree, parallelism.pipeline_parallel_layers_per_stage
+    turns = parallelism.pipeline_parallel_schedule in V_SHAPED and stages == 2 * pp
+    return split_layers(
+        shape.n_layers,
+        tuple(min(stage, stages - 1 - stage) if turns else stage % pp for stage in range(stages)),
+        head_blocks=shape.vocab_size * shape.dim / sum(weight.numel for weight in block_parameters(shape).values()),
+        most=given if pp > 1 else None,
+    )
+
+
+@cache
+def split_layers(
+    n_layers: int, ranks: tuple[int, ...], *, head_blocks: float = 0.0, most: int | None = None
+) -> tuple[tuple[int, ...], ...]:
+    """Layer indices of each stage: contiguous, every layer once, none empty, and the slowest rank as fast as can be.
+
+    `ranks` are those that stages lie on. The last stage has the head beside its layers, which counts as
+    `head_blocks` of them. Each layer goes to the rank with the least work, there to the stage with the
+    least, and of stages alike to the one nearest to the middle: the ends have most else to hold.
+    """
+    last = len(ranks) - 1
+    counts = [0] * len(ranks)
+    of_stage, of_rank = [0.0] * last + [head_blocks], dict.fromkeys(ranks, 0.0)
+    of_rank[ranks[last]] = head_blocks
+
+    def urgency(stage: int) -> tuple[bool, float, float, int, int]:
+        return counts[stage] > 0, of_rank[ranks[stage]], of_stage[stage], abs(2 * stage - last), -stage
+
+    for _ in range(n_layers):
+        stage = min((stage for stage in range(last + 1) if most is None or counts[stage] < most), key=urgency)
+        counts[stage] += 1
+        of_stage[stage] += 1
+        of_rank[ranks[stage]] += 1
+    ends = [0, *accumulate(counts)]
+    return tuple(tuple(range(start, end)) for start, end in pairwise(ends))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import floor
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -9,16 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.config import Parallelism, ScheduleName
+from engine.config import Model, Parallelism, ScheduleName
 from engine.planner.schedule import (
     SINGLE_STAGE,
     V_SHAPED,
     ZERO_BUBBLE,
+    layers_of_stages,
     split_layers,
     stage_indices,
     stages_of_a_rank,
     takes_microbatches,
 )
+from engine.shapes import shape_of
 
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
@@ -122,13 +125,67 @@ def test_stages_of_a_rank(settings: Parallelism, n_layers: int, stages: int | No
 
 @given(n_layers=st.integers(1, 200), stages=st.integers(1, 64))
 def test_c04_a_split_holds_every_layer_once_in_order_and_is_even(n_layers: int, stages: int) -> None:
-    pieces = split_layers(n_layers, stages)
+    pieces = split_layers(n_layers, tuple(range(stages)))
     assert len(pieces) == stages
     assert [layer for piece in pieces for layer in piece] == list(range(n_layers))
     sizes = [len(piece) for piece in pieces]
     assert max(sizes) - min(sizes) <= 1
 
 
+@given(pp=st.integers(1, 16), each=st.integers(1, 4), more=st.integers(0, 100), eighths=st.integers(0, 160))
+def test_no_other_split_makes_the_slowest_rank_faster(pp: int, each: int, more: int, eighths: int) -> None:
+    n_layers, head = pp * each + more, eighths / 8
+    counts = [len(piece) for piece in split_layers(n_layers, tuple(range(pp)) * each, head_blocks=head)]
+    assert (sum(counts), min(counts) >= 1) == (n_layers, True)
+
+    def is_enough(work: float) -> bool:
+        return work >= each + head and (pp - 1) * floor(work) + floor(work - head) >= n_layers
+
+    works = [sum(counts[rank::pp]) + (head if rank == pp - 1 else 0) for rank in range(pp)]
+    candidates = [count + more for count in range(1, n_layers + 1) for more in (0, head)]
+    assert max(works) == min(filter(is_enough, candidates))
+
+
 def test_layers_that_do_not_divide_go_to_the_middle() -> None:
-    assert [len(piece) for piece in split_layers(30, 4)] == [7, 8, 8, 7]
-    assert [len(piece) for piece in split_layers(126, 16)] == [7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7]
+    assert [len(piece) for piece in split_layers(30, tuple(range(4)))] == [7, 8, 8, 7]
+    assert [len(piece) for piece in split_layers(126, tuple(range(16)))] == [7, *[8] * 14, 7]
+
+
+@pytest.mark.parametrize(
+    ("flavor", "settings", "counts"),
+    [
+        ("8B", parallelism(4), [8, 9, 9, 6]),
+        ("70B", parallelism(8), [10, 10, 10, 10, 11, 10, 10, 9]),
+        ("405B", parallelism(16), [7, *[8] * 14, 7]),
+        ("405B", parallelism(8, "Interleaved1F1B"), [7, *[8] * 14, 7]),
+        # Ranks work for 17.4 and 17 blocks; 8 layers each would make it 18.4 and 16.
+        ("8B", parallelism(2, "ZBVZeroBubble"), [9, 8, 9, 6]),
+    ],
+)
+def test_the_rank_with_the_head_has_fewer_layers_the_more_the_head_weighs(
+    flavor: str, settings: Parallelism, counts: list[int]
+) -> None:
+    pieces = layers_of_stages(shape_of(Model(flavor=flavor)), settings, len(counts))
+    assert [len(piece) for piece in pieces] == counts
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_head_as_heavy_as_all_blocks_leaves_its_rank_one_layer_a_stage(schedule: ScheduleName) -> None:
+    each = 1 if schedule in SINGLE_STAGE else 2
+    shape = shape_of(Model.model_validate({"shape": {"vocab_size": 1_000_000}}))
+    pieces = layers_of_stages(shape, parallelism(2, schedule), 2 * each)
+    held = [stage_indices(schedule, pp_rank=rank, pp=2, stages_a_rank=each) for rank in range(2)]
+    mine = next(stages for stages in held if 2 * each - 1 in stages)
+    assert [len(pieces[stage]) for stage in mine] == [1] * each
+
+
+@pytest.mark.parametrize(("given", "stages"), [(8, 4), (4, 8), (5, 7), (1, 32)])
+def test_no_stage_holds_more_layers_than_are_given(given: int, stages: int) -> None:
+    pieces = layers_of_stages(shape_of(Model(flavor="8B")), parallelism(stages, layers_per_stage=given), stages)
+    assert [layer for piece in pieces for layer in piece] == list(range(32))
+    assert max(len(piece) for piece in pieces) == given
+
+
+def test_c04_thirty_layers_on_four_stages() -> None:
+    shape = shape_of(Model.model_validate({"shape": {"n_layers": 30}}))
+    assert sorted(len(piece) for piece in layers_of_stages(shape, parallelism(4), 4)) == [7, 7, 8, 8]
