@@ -77,7 +77,9 @@ def fit(config: Config, plan: Plan, *, run: Path | None = None, source: Source |
     """Trains, in this process and, where the plan has more, together with the others that torchrun started.
 
     `run` is the folder that events go to; without it they are only returned. `source` replaces
-    the corpus of the config. Raises what went wrong, after writing `run_ended`.
+    the corpus of the config. Raises what went wrong, after writing `run_ended`; an out-of-memory too,
+    whatever `training.on_out_of_memory` says: only who started all processes can start them again, as
+    `titan launch` does (engine/shrink gives the next smaller batch).
     """
     device = local_device("cpu" if plan.gpu == "cpu" else "cuda")
     rank = int(os.environ.get("RANK", "0")) if not dist.is_initialized() else dist.get_rank()

@@ -20,12 +20,14 @@ the feed-forward, c bytes of a compute element:
 
 Beside them in float32: one number a token and head (log-sum-exp), one a token and norm. Float8
 linears keep their inputs in compute precision (torchao casts again in backward): no byte less.
+Masks of documents are not counted: on a GPU they are a few numbers for each block of tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import Literal
 
 from engine.planner.recompute import Recompute
@@ -85,13 +87,13 @@ class Work:
     def attended_key_bytes(self) -> int:
         """The keys (or values) that attention keeps: of all tokens where context parallel gathers them.
 
-        Ulysses gives a rank 1/cp of the heads of all tokens, and repeats those that are fewer than ranks.
+        Ulysses gives a rank 1/cp of the heads of all tokens, and repeats those that ranks cannot share evenly.
         """
         if self.cp == 1 or self.cp_method == "ring":
             return self.key_bytes
         if self.cp_method == "allgather":
             return self.key_bytes * self.cp
-        heads = _share(_share(self.shape.n_kv_heads, self.tp), self.cp)
+        heads = lcm(_share(self.shape.n_kv_heads, self.tp), self.cp) // self.cp
         return self.tokens * self.cp * heads * self.shape.head_dim * self.width_bytes
 
 

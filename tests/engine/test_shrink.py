@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from synthetic import tiny
 
 from engine.config import Config
+from engine.events import event_file, read_new
 from engine.keys import with_values
-from engine.planner.plan import Plan
+from engine.loop import fit
+from engine.planner.plan import Plan, plan
 from engine.rules import check
 from engine.shrink import is_out_of_memory, smaller
 from engine.sources import Loaded
@@ -100,6 +104,14 @@ def test_a_smaller_batch_is_no_reason_to_recompute_less() -> None:
         "activation_checkpoint.mode": "auto",
     }
     assert {plan.recompute.mode for plan in chain(edits)} == {"full"}
+
+
+def test_fit_raises_it_whatever_the_setting_says(tmp_path: Path) -> None:
+    config = tiny(training__on_out_of_memory="shrink", model__shape__vocab_size=1 << 48)
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        fit(config, plan(config), run=tmp_path)
+    last = read_new(event_file(tmp_path, 0))[0][-1]
+    assert (last["kind"], last["exit_code"]) == ("run_ended", 1)
 
 
 def raised(work: Any) -> BaseException:

@@ -153,9 +153,10 @@ def test_context_ranks_that_gather_keys_keep_those_of_all_tokens() -> None:
     assert block_bytes(gather) - block_bytes(ring) == 2 * 3 * ring.key_bytes
 
 
-def test_ulysses_repeats_heads_that_are_fewer_than_ranks() -> None:
-    few = work(replace(SHAPE, n_kv_heads=2), cp=4, cp_method="ulysses")
-    assert few.attended_key_bytes == 2 * few.key_bytes
+@pytest.mark.parametrize(("kv_heads", "cp", "times"), [(2, 4, 2), (8, 4, 1), (8, 3, 3), (1, 8, 8)])
+def test_ulysses_repeats_heads_that_ranks_cannot_share(kv_heads: int, cp: int, times: int) -> None:
+    few = work(replace(SHAPE, n_kv_heads=kv_heads), cp=cp, cp_method="ulysses")
+    assert few.attended_key_bytes == times * few.key_bytes
 
 
 def watched_loss(**more: Any) -> int:
