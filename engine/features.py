@@ -115,6 +115,18 @@ def _tensor(f: Facts) -> str:
     return f"heads, hidden units and the sequence over {f.tp} ranks{loss}"
 
 
+def _stages(f: Facts) -> str:
+    if not f.has("pipeline"):
+        return ""
+    least, most = min(f.layer_counts), max(f.layer_counts)
+    layers = f"{least}" if least == most else f"{least} to {most}"
+    return f"{f.stage_count} stages of {layers} layers on {f.pp} ranks"
+
+
+def _microbatches(f: Facts) -> str:
+    return f"{f.microbatches} microbatches a rank" if f.has("batch") else ""
+
+
 def _automatic_batch(f: Facts) -> str:
     if not f.has("batch"):
         return ""
@@ -208,10 +220,10 @@ FEATURES: tuple[Feature, ...] = (
         idle=_TP,
         note=lambda _: "every tensor rank has the logits of the whole vocabulary",
     ),
-    Feature(key="parallelism.pipeline_parallel_degree", built=False),
-    Feature(key="parallelism.pipeline_parallel_schedule", built=False, idle=_PP),
-    Feature(key="parallelism.pipeline_parallel_microbatch_size", built=False, idle=_PP),
-    Feature(key="parallelism.pipeline_parallel_layers_per_stage", built=False, idle=_PP),
+    Feature(key="parallelism.pipeline_parallel_degree", note=_stages),
+    Feature(key="parallelism.pipeline_parallel_schedule", idle=_PP, note=_microbatches),
+    Feature(key="parallelism.pipeline_parallel_microbatch_size", idle=_PP),
+    Feature(key="parallelism.pipeline_parallel_layers_per_stage", idle=_PP),
     Feature(key="parallelism.context_parallel_degree", built=False),
     Feature(key="parallelism.context_parallel_method", built=False, idle=_CP),
     Feature(key="parallelism.context_parallel_load_balance", built=False, idle=_ulysses_balance),
@@ -342,11 +354,18 @@ READ_BY: dict[str, str] = {
             "parallelism.data_parallel_replicate_degree",
             "parallelism.data_parallel_shard_degree",
             "parallelism.tensor_parallel_degree",
+            "parallelism.pipeline_parallel_degree",
         ),
-        "engine/planner/batch.py": ("training.local_batch_size", "training.global_batch_size"),
+        "engine/planner/batch.py": (
+            "training.local_batch_size",
+            "training.global_batch_size",
+            "parallelism.pipeline_parallel_microbatch_size",
+        ),
+        "engine/planner/schedule.py": ("parallelism.pipeline_parallel_layers_per_stage",),
         "engine/build.py": (
             "parallelism.fsdp_reshard_after_forward",
             "parallelism.disable_loss_parallel",
+            "parallelism.pipeline_parallel_schedule",
             "training.seq_len",
             "training.dtype",
             "training.loss_chunks",

@@ -21,10 +21,6 @@ UNBUILT = [feature.key for feature in FEATURES if not feature.built]
 
 # Another value than the default for every key of a feature, and what has to be on for it to have effect.
 OTHER: dict[str, Any] = {
-    "parallelism.pipeline_parallel_degree": 2,
-    "parallelism.pipeline_parallel_schedule": "GPipe",
-    "parallelism.pipeline_parallel_microbatch_size": 2,
-    "parallelism.pipeline_parallel_layers_per_stage": 3,
     "parallelism.context_parallel_degree": 2,
     "parallelism.context_parallel_method": "ring",
     "parallelism.context_parallel_load_balance": "none",
@@ -69,14 +65,6 @@ ASYNC_TP: dict[str, Any] = {
     "compile.enable": True,
 }
 WITH: dict[str, dict[str, Any]] = {
-    "parallelism.pipeline_parallel_degree": {"training.local_batch_size": 2},
-    **{
-        f"parallelism.pipeline_parallel_{name}": {
-            "parallelism.pipeline_parallel_degree": 2,
-            "training.local_batch_size": 4,
-        }
-        for name in ("schedule", "microbatch_size", "layers_per_stage")
-    },
     **{
         f"parallelism.context_parallel_{name}": {"parallelism.context_parallel_degree": 2}
         for name in ("method", "load_balance")
@@ -151,7 +139,7 @@ def test_what_is_not_built_yet_is_planned_and_said(key: str) -> None:
 IDLE = [
     key
     for key in UNBUILT
-    if on(key) and key not in {*SWITCHES.values(), "validation.enable", "parallelism.pipeline_parallel_degree"}
+    if on(key) and key not in {*SWITCHES.values(), "validation.enable"}
 ]
 
 
@@ -231,6 +219,45 @@ def test_a_switch_that_is_off_is_named() -> None:
             "tp=1",
         ),
         ({"parallelism.disable_loss_parallel": True}, "parallelism.disable_loss_parallel", "inactive", "tp=1"),
+        (
+            {"parallelism.pipeline_parallel_degree": 2},
+            "parallelism.pipeline_parallel_degree",
+            "active",
+            "2 stages of 3 layers on 2 ranks",
+        ),
+        (
+            {
+                "parallelism.pipeline_parallel_degree": 2,
+                "parallelism.pipeline_parallel_schedule": "DualPipeV",
+                "model.shape.n_layers": 9,
+                "training.local_batch_size": 6,
+            },
+            "parallelism.pipeline_parallel_schedule",
+            "active",
+            "6 microbatches a rank",
+        ),
+        (
+            {"parallelism.pipeline_parallel_schedule": "GPipe"},
+            "parallelism.pipeline_parallel_schedule",
+            "inactive",
+            "pp=1",
+        ),
+        (
+            {
+                "parallelism.pipeline_parallel_degree": 2,
+                "parallelism.pipeline_parallel_microbatch_size": 2,
+                "training.local_batch_size": 4,
+            },
+            "parallelism.pipeline_parallel_microbatch_size",
+            "active",
+            "",
+        ),
+        (
+            {"parallelism.pipeline_parallel_degree": 2, "parallelism.pipeline_parallel_layers_per_stage": 4},
+            "parallelism.pipeline_parallel_layers_per_stage",
+            "active",
+            "",
+        ),
         ({}, "training.mixed_precision_param", "active", "bfloat16 over float32 weights"),
         ({"training.global_batch_size": 32}, "training.global_batch_size", "active", "4 accumulation steps"),
         (
@@ -376,9 +403,9 @@ def no_gpu_here(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_presets_without_a_pipeline_are_built_whole_and_the_others_not_yet(name: str) -> None:
+def test_presets_without_context_parallel_are_built_whole_and_the_others_not_yet(name: str) -> None:
     unbuilt = check(load(preset=name, environ={})).unbuilt
-    assert bool(unbuilt) == (name in {"3d-405b", "4d-405b-long"})
+    assert bool(unbuilt) == (name == "4d-405b-long")
 
 
 def test_the_note_of_the_float8_gather_names_weights_whose_rows_do_not_divide() -> None:
