@@ -15,7 +15,7 @@ from engine.planner.recompute import Recompute, recompute_choices
 from engine.planner.schedule import ZERO_BUBBLE, takes_microbatches
 
 # A bubble of (pp - 1) / (m + pp - 1) is below a ninth of the step by then; more microbatches only make it longer.
-MICROBATCHES_A_STAGE = 8
+MICROBATCHES_A_RANK = 8
 # More sequences at once than anybody wants, and quick to search.
 MOST_SEQUENCES = 65_536
 # Low precision multiplies blocks of so many tokens; the weight gradient sums over tokens.
@@ -109,7 +109,7 @@ class _Batches:
     def _limit(self) -> int:
         if self.wanted is not None:
             return min(self.wanted, MOST_SEQUENCES) // self.unit
-        return MICROBATCHES_A_STAGE * self.stages if self.pp > 1 else MOST_SEQUENCES // self.unit
+        return MICROBATCHES_A_RANK * self.pp if self.pp > 1 else MOST_SEQUENCES // self.unit
 
     def first_scheduled(self) -> int:
         """The smallest that the schedule takes, whatever the global batch."""

@@ -9,7 +9,7 @@ import pytest
 from engine.config import Config
 from engine.hardware import GPUS, Cluster, cpu_gpu
 from engine.keys import with_values
-from engine.planner.batch import MICROBATCHES_A_STAGE, Batch, resolve, smallest_batch
+from engine.planner.batch import MICROBATCHES_A_RANK, Batch, resolve, smallest_batch
 from engine.planner.held import room_of
 from engine.planner.plan import Plan, plan
 from engine.planner.recompute import Recompute
@@ -69,7 +69,7 @@ def test_a_pipeline_takes_whole_microbatches_and_as_many_as_its_schedule_needs(
 ) -> None:
     edits = AUTO | {PP + "degree": 4, PP + "schedule": schedule, PP + "microbatch_size": 2}
     assert resolved(edits, most=most)[0] == Batch(local=local, microbatch=2)
-    assert 2 * MICROBATCHES_A_STAGE * 4 == 64
+    assert 2 * MICROBATCHES_A_RANK * 4 == 64
 
 
 @pytest.mark.parametrize(("whole", "local"), [(16, 4), (48, 12), (60, 15), (400, 100)])
