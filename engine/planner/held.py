@@ -25,12 +25,12 @@ Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 
 # What `auto` may fill. On a GPU the rest holds the CUDA context, NCCL's and cuBLAS's buffers, and the few percent by
 # which the plan may err; a machine's memory is shared with the system and all else that runs on it.
-_GPU_ROOM, _CPU_ROOM = 0.92, 0.5
+GPU_ROOM, _CPU_ROOM = 0.92, 0.5
 
 
 def room_of(gpu: str) -> float:
     """The share of its memory that a plan of `auto` fills at most."""
-    return _CPU_ROOM if gpu == "cpu" else _GPU_ROOM
+    return _CPU_ROOM if gpu == "cpu" else GPU_ROOM
 
 
 def held_parameters(shape: ModelShape, parts: Parts, *, stage_count: int) -> dict[str, Parameter]:

@@ -9,6 +9,7 @@ from typing import Any
 from engine.facts import Facts
 from engine.hardware import GIB, GPUS
 from engine.keys import with_values
+from engine.planner.held import GPU_ROOM
 from engine.planner.memory import Memory
 from engine.rules.row import Rule
 
@@ -16,8 +17,6 @@ SHARD = "parallelism.data_parallel_shard_degree"
 RECOMPUTE = "activation_checkpoint.mode"
 LOCAL_BATCH, GLOBAL_BATCH = "training.local_batch_size", "training.global_batch_size"
 MOST_TIMES = 4096
-# What a plan may take before there is a word about it: the rest is for what the allocator does not count.
-AMPLE = 0.92
 
 Enough = Callable[[Memory], bool]
 
@@ -27,7 +26,7 @@ def _fits(memory: Memory) -> bool:
 
 
 def _is_ample(memory: Memory) -> bool:
-    return memory.needed_bytes <= AMPLE * memory.capacity_bytes
+    return memory.needed_bytes <= GPU_ROOM * memory.capacity_bytes
 
 
 def _changed(f: Facts, edit: dict[str, Any]) -> Facts:
