@@ -71,11 +71,19 @@ def launch(
 
 
 @app.command(epilog=_KEYS)
-def validate(context: typer.Context, config: _Config = None, preset: _Preset = None, json: _Json = False) -> int:
+def validate(
+    context: typer.Context,
+    config: _Config = None,
+    preset: _Preset = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build and step every pipeline rank, without GPUs; takes a minute or two.")
+    ] = False,
+    json: _Json = False,
+) -> int:
     """Check a config: all findings, and the plan."""
     from titancli.validate import validate
 
-    return validate(config, preset, context.obj, as_json=json)
+    return validate(config, preset, context.obj, dry_run=dry_run, as_json=json)
 
 
 @app.command()

@@ -1,13 +1,14 @@
-"""`titan validate`: every finding of a config at once, and the plan it resolves to."""
+"""`titan validate`: every finding of a config at once, the plan it resolves to and, if asked, what a dry run says."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from engine.errors import TitanError
+from engine.errors import EXIT_RUN_FAILED, Finding, TitanError
 from engine.rules import Report, check
 from engine.sources import Loaded, load, preset_names
 from titancli import report
@@ -33,18 +34,54 @@ def load_config(command: str, path: str | None, preset: str | None, flags: Seque
     return load(path, preset=preset, flags=flags)
 
 
-def validate(path: str | None, preset: str | None, flags: Sequence[Flag], *, as_json: bool) -> int:
-    """Shows findings and plan, as text or as one JSON object; returns the exit code (0, 2 or 3)."""
+def validate(path: str | None, preset: str | None, flags: Sequence[Flag], *, dry_run: bool, as_json: bool) -> int:
+    """Shows findings and plan, as text or as one JSON object; returns the exit code.
+
+    That is 0, 2 or 3, and 1 where a dry run failed. A config with errors is not run.
+    """
     loaded = load_config("validate", path, preset, flags)
     checked = with_tokenizer(check(loaded), loaded)
+    if dry_run and checked.ok:
+        return _validate_by_running(loaded, checked, as_json=as_json)
     if as_json:
-        sys.stdout.write(json.dumps(checked.to_json(), allow_nan=False) + "\n")
+        _write({**checked.to_json(), **({"dry_run": None} if dry_run else {})})
         return checked.exit_code
+    _say(checked)
+    _say_verdict(loaded, checked)
+    return checked.exit_code
+
+
+def _validate_by_running(loaded: Loaded, checked: Report, *, as_json: bool) -> int:
+    from titancli.dry_run import judge, run, say
+
+    assert checked.plan is not None, "a config without errors has a plan"
+    if not as_json:
+        _say(checked)
+        ranks = checked.plan.mesh.pp
+        stages = f"{ranks} pipeline ranks" if ranks > 1 else "one rank"
+        report.say(f"\ndry run: {stages} for all {checked.plan.world_size}, without GPUs", tint="faint")
+    rows = run(loaded.config)
+    found = [rows] if isinstance(rows, Finding) else judge(loaded, checked.plan, rows)
+    told = replace(checked, findings=(*checked.findings, *found))
+    if as_json:
+        _write({**told.to_json(), "dry_run": None if isinstance(rows, Finding) else rows})
+    else:
+        if not isinstance(rows, Finding):
+            say(checked.plan, rows)
+        report.say_findings(found)
+        _say_verdict(loaded, told)
+    failed = isinstance(rows, Finding) or any(row["error"] for row in rows)
+    return EXIT_RUN_FAILED if failed else told.exit_code
+
+
+def _write(told: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(told, allow_nan=False) + "\n")
+
+
+def _say(checked: Report) -> None:
     report.say_findings(checked.findings)
     if checked.plan is not None:
         report.say_plan(checked.plan, checked.settings)
-    _say_verdict(loaded, checked)
-    return checked.exit_code
 
 
 def _say_verdict(loaded: Loaded, checked: Report) -> None:

@@ -36,7 +36,7 @@ class Processes:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent(),
+                preexec_fn=die_with_parent(),
             )
         root = psutil.Process(self._torchrun.pid)
         self._known: dict[int, psutil.Process] = {root.pid: root}
@@ -97,7 +97,7 @@ def _send(processes: list[psutil.Process], number: signal.Signals) -> None:
             process.send_signal(number)
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def die_with_parent() -> Callable[[], None] | None:
     """For the child, before it becomes torchrun: ask Linux for a SIGTERM when the launcher dies in whatever way."""
     if not sys.platform.startswith("linux"):
         return None
