@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -13,7 +12,9 @@ import torch
 import torch.distributed as dist
 from gloo_pool import GlooPool
 from synthetic import tiny
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from engine.data.loader import IGNORE
 from engine.model.attention import causal
@@ -24,6 +25,7 @@ from engine.parallel.recompute import apply_recompute
 from engine.planner.recompute import Recompute
 from engine.shapes import ModelShape, shape_of
 
+METHODS = ("allgather", "ring", "ulysses")
 WAYS = [("allgather", "headtail"), ("allgather", "none"), ("ring", "headtail"), ("ring", "none"), ("ulysses", "auto")]
 LENGTH = 16
 CPU = torch.device("cpu")
@@ -38,7 +40,7 @@ def part_of(given: ModelShape, ranks: int, method: str, balance: str, **more: An
     """A whole model, of whose tokens this rank has its share."""
     mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("cp",))
     with torch.device("meta"):
-        part = Decoder(given, tuple(range(given.n_layers)), first=True, last=True, seq_len=LENGTH)
+        part = Decoder(given, tuple(range(given.n_layers)), first=True, last=True, seq_len=more.get("seq_len", LENGTH))
     apply_context_parallel(part, mesh, method=method, balance=balance)  # type: ignore[arg-type]
     if "recompute" in more:
         apply_recompute(part, more["recompute"])
@@ -69,32 +71,36 @@ def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     )
 
 
+def worst(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """The largest difference, each relative to the largest value of what it is found in."""
+    assert found.keys() == expected.keys()
+    return max(float((found[name] - value).abs().max() / value.abs().max()) for name, value in expected.items())
+
+
 # ---- one attention ---------------------------------------------------------------------------
 
 
-def distances(ranks: int, method: str, balance: str, dtype: torch.dtype) -> dict[str, float]:
+def attended(ranks: int, method: str, balance: str, dtype: torch.dtype) -> dict[str, float]:
     """How far a rank's attention and its gradients are from those of the whole sequence, for every kind of heads."""
     found = {}
+    part = part_of(shape(), ranks, method, balance)
+    assert part.order is not None
+    own_S, (_, _, positions_BS) = part.order(CPU), batch()
     for (heads, kv_heads), packed in product([(4, 2), (4, 1), (4, 4)], [False, True]):
-        part = part_of(shape(), ranks, method, balance)
-        assert part.order is not None
-        own_S, (_, _, positions_BS) = part.order(CPU), batch()
         documents_BS = (positions_BS == 0).cumsum(1) if packed else None
         torch.manual_seed(0)
         whole = [torch.randn(2, LENGTH, count, 8, dtype=dtype) for count in (heads, kv_heads, kv_heads)]
-        gradient = torch.randn(2, LENGTH, heads, 8, dtype=dtype)
-        expected = [heads.clone().requires_grad_() for heads in whole]
-        got = [heads[:, own_S].clone().requires_grad_() for heads in whole]
-        out = causal(*expected, documents_BS)
-        mine = part.layers["0"].attention.core(*got, documents_BS)
-        out.backward(gradient)
-        mine.backward(gradient[:, own_S])
-        pairs = [
-            (out.detach(), mine.detach()),
-            *((one.grad, other.grad) for one, other in zip(expected, got, strict=True)),
-        ]
-        found[f"{heads}/{kv_heads} heads, packed {packed}"] = max(
-            float((one[:, own_S] - other).abs().max() / one.abs().max()) for one, other in pairs
+        given = torch.randn(2, LENGTH, heads, 8, dtype=dtype)
+        of_all = [heads.clone().requires_grad_() for heads in whole]
+        of_own = [heads[:, own_S].clone().requires_grad_() for heads in whole]
+        out = causal(*of_all, documents_BS)
+        own_out = part.layers["0"].attention.core(*of_own, documents_BS)
+        expected = [out[:, own_S], *(x[:, own_S] for x in torch.autograd.grad(out, of_all, given))]
+        got = [own_out, *torch.autograd.grad(own_out, of_own, given[:, own_S])]
+        names = ("out", "q", "k", "v")
+        found[f"{heads}/{kv_heads} heads, packed {packed}"] = worst(
+            {name: x.detach() for name, x in zip(names, got, strict=True)},
+            {name: x.detach() for name, x in zip(names, expected, strict=True)},
         )
     return found
 
@@ -105,7 +111,7 @@ def distances(ranks: int, method: str, balance: str, dtype: torch.dtype) -> dict
 def test_attention_and_its_gradients_are_those_of_the_whole_sequence(
     method: str, balance: str, ranks: int, gloo: GlooPool
 ) -> None:
-    for found in gloo.run(ranks, distances, ranks=ranks, method=method, balance=balance, dtype=torch.float32):
+    for found in gloo.run(ranks, attended, ranks=ranks, method=method, balance=balance, dtype=torch.float32):
         # Sums over other groups of keys, in float32.
         assert max(found.values()) < 2e-6, found
 
@@ -115,7 +121,7 @@ def test_attention_and_its_gradients_are_those_of_the_whole_sequence(
 def test_attention_in_bf16_is_that_of_the_whole_sequence_but_for_rounding(
     method: str, balance: str, gloo: GlooPool
 ) -> None:
-    for found in gloo.run(2, distances, ranks=2, method=method, balance=balance, dtype=torch.bfloat16):
+    for found in gloo.run(2, attended, ranks=2, method=method, balance=balance, dtype=torch.bfloat16):
         # Eight bits, rounded a few times on the way: 2 ** -8 is 0.004.
         assert max(found.values()) < 2e-2, found
 
@@ -123,121 +129,156 @@ def test_attention_in_bf16_is_that_of_the_whole_sequence_but_for_rounding(
 # ---- the model ---------------------------------------------------------------------------------
 
 
-def logits(ranks: int, method: str, balance: str, packed: bool) -> tuple[list[int], torch.Tensor]:
-    """The positions of a rank's tokens and their logits."""
+def logits(ranks: int, method: str, balance: str) -> tuple[list[int], list[torch.Tensor]]:
+    """The positions of a rank's tokens, and their logits as one document and as several."""
     part = part_of(shape(), ranks, method, balance)
     tokens_BS, _, positions_BS = batch()
     assert part.order is not None
     with torch.no_grad():
-        return part.order(CPU).tolist(), part(tokens_BS, None, positions_BS if packed else None)
+        return part.order(CPU).tolist(), [part(tokens_BS, None, places) for places in (None, positions_BS)]
 
 
 @pytest.mark.world
-@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("method", "balance"), WAYS)
-def test_c22_logits_in_natural_order_are_those_of_one_process(
-    method: str, balance: str, packed: bool, gloo: GlooPool
-) -> None:
+def test_c22_logits_in_natural_order_are_those_of_one_process(method: str, balance: str, gloo: GlooPool) -> None:
     tokens_BS, _, positions_BS = batch()
-    with torch.no_grad():
-        expected = alone(shape())(tokens_BS, None, positions_BS if packed else None)
-    got = torch.full_like(expected, torch.nan)
-    for order, own in gloo.run(2, logits, ranks=2, method=method, balance=balance, packed=packed):
-        got[:, order] = own
-    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    ranks = gloo.run(2, logits, ranks=2, method=method, balance=balance)
+    for index, places in enumerate((None, positions_BS)):
+        with torch.no_grad():
+            expected = alone(shape())(tokens_BS, None, places)
+        got = torch.full_like(expected, torch.nan)
+        for order, own in ranks:
+            got[:, order] = own[index]
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
 
 
-def order_of_eight(ranks: int, method: str, balance: str) -> list[int]:
-    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("cp",))
-    part = Decoder(shape(), (0,), first=True, last=True, seq_len=8)
-    apply_context_parallel(part, mesh, method=method, balance=balance)  # type: ignore[arg-type]
-    part.rebuild(CPU)
-    return part.order_S.tolist()
-
-
-@pytest.mark.world
-@pytest.mark.parametrize("method", ["allgather", "ring"])
-@pytest.mark.parametrize("balance", ["headtail", "auto"])
-def test_c22_balanced_ranks_hold_an_early_and_a_late_chunk(method: str, balance: str, gloo: GlooPool) -> None:
-    held = gloo.run(2, order_of_eight, ranks=2, method=method, balance=balance)
-    assert held == [[0, 1, 6, 7], [2, 3, 4, 5]]
-
-
-@pytest.mark.world
-@pytest.mark.parametrize(("method", "balance"), [("allgather", "none"), ("ring", "none"), ("ulysses", "auto")])
-def test_unbalanced_ranks_hold_one_run(method: str, balance: str, gloo: GlooPool) -> None:
-    held = gloo.run(2, order_of_eight, ranks=2, method=method, balance=balance)
-    assert held == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
-def step(part: Decoder, packed: bool) -> dict[str, torch.Tensor]:
-    """The loss and the gradient of every weight, summed over the ranks."""
-    tokens_BS, labels_BS, positions_BS = batch()
-    loss = part(tokens_BS, labels_BS, positions_BS if packed else None)
-    loss.backward()
-    found = {name: weight.grad for name, weight in part.named_parameters() if weight.grad is not None}
-    found["loss"] = loss.detach().clone()
-    if dist.is_initialized():
-        for value in found.values():
-            dist.all_reduce(value)
+def orders(ranks: int, ways: list[tuple[str, str]]) -> list[list[int]]:
+    """The positions that a rank holds of a sequence of 8, each way."""
+    found = []
+    for method, balance in ways:
+        part = part_of(shape(), ranks, method, balance, seq_len=8)
+        found.append(part.order_S.tolist())
     return found
 
 
-def trained(ranks: int, method: str, balance: str, packed: bool, **values: Any) -> dict[str, torch.Tensor]:
-    return step(part_of(shape(**values), ranks, method, balance), packed)
+@pytest.mark.world
+def test_c22_balanced_ranks_hold_an_early_and_a_late_chunk(gloo: GlooPool) -> None:
+    ways = list(product(["allgather", "ring"], ["headtail", "auto"]))
+    assert gloo.run(2, orders, ranks=2, ways=ways) == [[[0, 1, 6, 7]] * 4, [[2, 3, 4, 5]] * 4]
 
 
 @pytest.mark.world
-@pytest.mark.parametrize("packed", [False, True])
+def test_unbalanced_ranks_hold_one_run(gloo: GlooPool) -> None:
+    ways = [("allgather", "none"), ("ring", "none"), ("ulysses", "auto"), ("ulysses", "headtail")]
+    assert gloo.run(2, orders, ranks=2, ways=ways) == [[[0, 1, 2, 3]] * 4, [[4, 5, 6, 7]] * 4]
+
+
+def step(part: Decoder, packed: bool) -> dict[str, torch.Tensor]:
+    """The loss and the gradient of every weight, of this rank's tokens."""
+    tokens_BS, labels_BS, positions_BS = batch()
+    loss = part(tokens_BS, labels_BS, positions_BS if packed else None)
+    loss.backward()
+    gradients = {name: weight.grad for name, weight in part.named_parameters() if weight.grad is not None}
+    return {**gradients, "loss": loss.detach()}
+
+
+def trained(ranks: int, method: str, balance: str) -> dict[str, float]:
+    """How far loss and gradients, summed over the ranks, are from those of one process, for several models."""
+    distances = {}
+    for values, packed in product([{}, {"name": "qwen3"}, {"shape__n_kv_heads": 1}], [False, True]):
+        found = step(part_of(shape(**values), ranks, method, balance), packed)
+        for value in found.values():
+            dist.all_reduce(value)
+        distances[f"{values}, packed {packed}"] = worst(found, step(alone(shape(**values)), packed))
+    return distances
+
+
+@pytest.mark.world
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize(("method", "balance"), WAYS)
-@pytest.mark.parametrize("values", [{}, {"name": "qwen3"}, {"shape__n_kv_heads": 1}], ids=["llama3", "qwen3", "one_kv"])
-def test_loss_and_gradients_are_those_of_one_process(
-    values: dict[str, Any], method: str, balance: str, ranks: int, packed: bool, gloo: GlooPool
-) -> None:
-    expected = step(alone(shape(**values)), packed)
-    for found in gloo.run(ranks, trained, ranks=ranks, method=method, balance=balance, packed=packed, **values):
-        assert found.keys() == expected.keys()
-        torch.testing.assert_close(found["loss"], expected["loss"], rtol=1e-6, atol=0)
-        for name, gradient in expected.items():
-            # Relative to the largest of a weight: sums in float32, in another order.
-            torch.testing.assert_close(
-                found[name], gradient, rtol=0, atol=1e-5 * float(gradient.abs().max()), msg=f"{name}"
-            )
+def test_loss_and_gradients_are_those_of_one_process(method: str, balance: str, ranks: int, gloo: GlooPool) -> None:
+    for found in gloo.run(ranks, trained, ranks=ranks, method=method, balance=balance):
+        # Sums in float32, in another order.
+        assert max(found.values()) < 1e-5, found
 
 
-# ---- beside recomputation and compilation --------------------------------------------------------
+# ---- beside recomputation and compilation, and on fake tensors -----------------------------------
 
 
-@contextmanager
-def compiler_may_warn() -> Iterator[None]:
-    """Lets the compiler's own warnings pass."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        yield
-
-
-def beside(ranks: int, method: str, packed: bool, more: dict[str, Any]) -> list[str]:
+def changed(ranks: int, method: str, ways: list[dict[str, Any]]) -> list[str]:
     """Names of weights whose gradients differ where something more is done to the blocks."""
-    plain = step(part_of(shape(), ranks, method, "auto"), packed)
-    torch._dynamo.reset()
-    with compiler_may_warn():
-        changed = step(part_of(shape(), ranks, method, "auto", **more), packed)
-    return [name for name, value in plain.items() if not torch.equal(changed[name], value)]
+    found, given = [], shape(shape__n_layers=1)
+    for packed in (False, True):
+        plain = step(part_of(given, ranks, method, "auto"), packed)
+        for more in ways:
+            torch._dynamo.reset()
+            with warnings.catch_warnings():
+                # The compiler has some of its own.
+                warnings.simplefilter("default")
+                other = step(part_of(given, ranks, method, "auto", **more), packed)
+            found += [name for name, value in plain.items() if not torch.equal(other[name], value)]
+    return found
 
 
 @pytest.mark.world
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("mode", ["full", "selective"])
-@pytest.mark.parametrize("method", ["allgather", "ring", "ulysses"])
-def test_recomputation_changes_no_bit(method: str, mode: str, packed: bool, gloo: GlooPool) -> None:
-    more = {"recompute": Recompute(mode=mode)}  # type: ignore[arg-type]
-    assert gloo.run(2, beside, ranks=2, method=method, packed=packed, more=more) == [[], []]
+@pytest.mark.parametrize("method", METHODS)
+def test_recomputation_changes_no_bit(method: str, gloo: GlooPool) -> None:
+    ways = [{"recompute": Recompute(mode="full")}, {"recompute": Recompute(mode="selective")}]
+    assert gloo.run(2, changed, ranks=2, method=method, ways=ways) == [[], []]
 
 
 @pytest.mark.world
+@pytest.mark.parametrize("method", METHODS)
+def test_blocks_compile_without_a_break_and_change_no_bit(method: str, gloo: GlooPool) -> None:
+    assert gloo.run(2, changed, ranks=2, method=method, ways=[{"backend": "aot_eager"}]) == [[], []]
+
+
+def kept_elements(ranks: int, method: str) -> dict[str, int]:
+    """Elements that autograd keeps of one attention of 4 and 2 heads of width 8: by method, for its memory."""
+    part = part_of(shape(), ranks, method, "auto")
+    own = [torch.randn(2, LENGTH // ranks, heads, 8, requires_grad=True) for heads in (4, 2, 2)]
+    sizes: dict[int, int] = {}
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        sizes[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes() // x.element_size()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        out = part.layers["0"].attention.core(*own, None)
+    out.sum().backward()
+    return {"kept": sum(sizes.values()), "query": own[0].numel(), "key": own[1].numel()}
+
+
+@pytest.mark.world
+@pytest.mark.parametrize(("method", "keys"), [("allgather", 4), ("ring", 1)])
+def test_attention_keeps_the_keys_of_all_ranks_only_where_they_are_gathered(
+    method: str, keys: int, gloo: GlooPool
+) -> None:
+    for found in gloo.run(4, kept_elements, ranks=4, method=method):
+        log_sums = found["query"] // 8
+        assert found["kept"] == 2 * found["query"] + 2 * keys * found["key"] + log_sums
+
+
+@pytest.fixture
+def fake_ranks() -> Iterator[int]:
+    """A process group of 8 ranks, of which there is one."""
+    dist.init_process_group("fake", store=FakeStore(), rank=3, world_size=8)
+    yield 8
+    dist.destroy_process_group()
+
+
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("method", ["allgather", "ring", "ulysses"])
-def test_blocks_compile_without_a_break_and_change_no_bit(method: str, packed: bool, gloo: GlooPool) -> None:
-    more = {"backend": "aot_eager"}
-    assert gloo.run(2, beside, ranks=2, method=method, packed=packed, more=more) == [[], []]
+@pytest.mark.parametrize("method", METHODS)
+def test_fake_tensors_pass_with_a_fake_group(method: str, packed: bool, fake_ranks: int) -> None:
+    given = shape(shape__n_heads=8)
+    mesh = init_device_mesh("cpu", (fake_ranks,), mesh_dim_names=("cp",))
+    with torch.device("meta"):
+        part = Decoder(given, (0,), first=True, last=True, seq_len=LENGTH)
+    apply_context_parallel(part, mesh, method=method, balance="auto")  # type: ignore[arg-type]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        part.to_empty(device="cpu")
+        part.rebuild(CPU)
+        found = step(part, packed)
+    assert {name: tuple(value.shape) for name, value in found.items() if name != "loss"} == {
+        name: tuple(weight.shape) for name, weight in part.named_parameters()
+    }
