@@ -178,6 +178,11 @@ def _recomputed(f: Facts) -> str:
             return "the least that fits, by plan"
 
 
+def _context(f: Facts) -> str:
+    held = "an early and a late piece of it" if f.balances else "one piece of it"
+    return f"each sequence over {f.cp} ranks, {held} on each: {f.config.parallelism.context_parallel_method}"
+
+
 def _ulysses_balance(f: Facts) -> str | None:
     if f.cp > 1 and f.config.parallelism.context_parallel_method == "ulysses":
         return "ulysses gives every rank whole sequences of some heads: the work is equal already"
@@ -224,9 +229,9 @@ FEATURES: tuple[Feature, ...] = (
     Feature(key="parallelism.pipeline_parallel_schedule", idle=_PP, note=_microbatches),
     Feature(key="parallelism.pipeline_parallel_microbatch_size", idle=_PP),
     Feature(key="parallelism.pipeline_parallel_layers_per_stage", idle=_PP),
-    Feature(key="parallelism.context_parallel_degree", built=False),
-    Feature(key="parallelism.context_parallel_method", built=False, idle=_CP),
-    Feature(key="parallelism.context_parallel_load_balance", built=False, idle=_ulysses_balance),
+    Feature(key="parallelism.context_parallel_degree", note=_context),
+    Feature(key="parallelism.context_parallel_method", idle=_CP),
+    Feature(key="parallelism.context_parallel_load_balance", idle=_ulysses_balance),
     # ── memory and precision ──
     Feature(key="activation_checkpoint.mode", note=_recomputed),
     Feature(
@@ -298,7 +303,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature(key="data.on_bad_line", idle=_unless("training.dataset", "jsonl")),
     Feature(key="data.num_workers", built=False),
     Feature(key="data.prefetch", built=False),
-    Feature(key="data.document_mask", built=False),
+    Feature(key="data.document_mask"),
     Feature(key="data.mixture", built=False),
     Feature(key="validation.enable", built=False),
     *_under("validation.enable", "dataset", "dataset_path", "freq", "steps"),
@@ -355,6 +360,7 @@ READ_BY: dict[str, str] = {
             "parallelism.data_parallel_shard_degree",
             "parallelism.tensor_parallel_degree",
             "parallelism.pipeline_parallel_degree",
+            "parallelism.context_parallel_degree",
         ),
         "engine/planner/batch.py": (
             "training.local_batch_size",
@@ -365,6 +371,8 @@ READ_BY: dict[str, str] = {
         "engine/build.py": (
             "parallelism.fsdp_reshard_after_forward",
             "parallelism.disable_loss_parallel",
+            "parallelism.context_parallel_method",
+            "parallelism.context_parallel_load_balance",
             "parallelism.pipeline_parallel_schedule",
             "training.seq_len",
             "training.dtype",
@@ -405,6 +413,7 @@ READ_BY: dict[str, str] = {
             "data.shuffle",
             "data.repeat",
             "data.on_bad_line",
+            "data.document_mask",
         ),
         "engine/keys.py": ("data.tokenizer", "model.hf_assets_path"),
     }.items()

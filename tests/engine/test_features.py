@@ -21,9 +21,6 @@ UNBUILT = [feature.key for feature in FEATURES if not feature.built]
 
 # Another value than the default for every key of a feature, and what has to be on for it to have effect.
 OTHER: dict[str, Any] = {
-    "parallelism.context_parallel_degree": 2,
-    "parallelism.context_parallel_method": "ring",
-    "parallelism.context_parallel_load_balance": "none",
     "checkpoint.enable": True,
     "checkpoint.folder": "kept",
     "checkpoint.interval": 7,
@@ -36,7 +33,6 @@ OTHER: dict[str, Any] = {
     "checkpoint.initial_load_in_hf": True,
     "data.num_workers": 1,
     "data.prefetch": 1,
-    "data.document_mask": True,
     "data.mixture": {"a": 1.0},
     "validation.enable": True,
     "validation.dataset": "text",
@@ -65,10 +61,6 @@ ASYNC_TP: dict[str, Any] = {
     "compile.enable": True,
 }
 WITH: dict[str, dict[str, Any]] = {
-    **{
-        f"parallelism.context_parallel_{name}": {"parallelism.context_parallel_degree": 2}
-        for name in ("method", "load_balance")
-    },
     "checkpoint.export_dtype": {"checkpoint.last_save_in_hf": True, "checkpoint.enable": True},
     "checkpoint.initial_load_in_hf": {"checkpoint.initial_load_path": "there"},
     "data.mixture": {"training.dataset": "text"},
@@ -136,11 +128,7 @@ def test_what_is_not_built_yet_is_planned_and_said(key: str) -> None:
     assert state in found.unbuilt
 
 
-IDLE = [
-    key
-    for key in UNBUILT
-    if on(key) and key not in {*SWITCHES.values(), "validation.enable"}
-]
+IDLE = [key for key in UNBUILT if on(key) and key not in {*SWITCHES.values(), "validation.enable"}]
 
 
 @pytest.mark.parametrize("key", IDLE)
@@ -219,6 +207,48 @@ def test_a_switch_that_is_off_is_named() -> None:
             "tp=1",
         ),
         ({"parallelism.disable_loss_parallel": True}, "parallelism.disable_loss_parallel", "inactive", "tp=1"),
+        (
+            {"parallelism.context_parallel_degree": 2},
+            "parallelism.context_parallel_degree",
+            "active",
+            "each sequence over 2 ranks, an early and a late piece of it on each: allgather",
+        ),
+        (
+            {"parallelism.context_parallel_degree": 2, "parallelism.context_parallel_method": "ulysses"},
+            "parallelism.context_parallel_degree",
+            "active",
+            "each sequence over 2 ranks, one piece of it on each: ulysses",
+        ),
+        (
+            {"parallelism.context_parallel_degree": 2, "parallelism.context_parallel_method": "ring"},
+            "parallelism.context_parallel_method",
+            "active",
+            "",
+        ),
+        ({"parallelism.context_parallel_method": "ring"}, "parallelism.context_parallel_method", "inactive", "cp=1"),
+        (
+            {"parallelism.context_parallel_degree": 2, "parallelism.context_parallel_load_balance": "none"},
+            "parallelism.context_parallel_load_balance",
+            "active",
+            "",
+        ),
+        (
+            {"parallelism.context_parallel_load_balance": "none"},
+            "parallelism.context_parallel_load_balance",
+            "inactive",
+            "cp=1",
+        ),
+        (
+            {
+                "parallelism.context_parallel_degree": 2,
+                "parallelism.context_parallel_method": "ulysses",
+                "parallelism.context_parallel_load_balance": "headtail",
+            },
+            "parallelism.context_parallel_load_balance",
+            "inactive",
+            "ulysses gives every rank whole sequences of some heads: the work is equal already",
+        ),
+        ({"data.document_mask": True}, "data.document_mask", "active", ""),
         (
             {"parallelism.pipeline_parallel_degree": 2},
             "parallelism.pipeline_parallel_degree",
@@ -403,9 +433,8 @@ def no_gpu_here(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_presets_without_context_parallel_are_built_whole_and_the_others_not_yet(name: str) -> None:
-    unbuilt = check(load(preset=name, environ={})).unbuilt
-    assert bool(unbuilt) == (name == "4d-405b-long")
+def test_every_preset_is_built_whole(name: str) -> None:
+    assert check(load(preset=name, environ={})).unbuilt == ()
 
 
 def test_the_note_of_the_float8_gather_names_weights_whose_rows_do_not_divide() -> None:
