@@ -48,8 +48,7 @@ def attend(
         else:
             out, sums = _aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, attn_mask=bias)
     # cuDNN's has a last dimension of 1, the memory-efficient kernel's more rows than there are queries.
-    sums_BNS = sums.squeeze(-1) if kernel == "cudnn" else sums[..., : q.shape[2]]
-    return out.transpose(1, 2), sums_BNS
+    return out.transpose(1, 2), sums.flatten(2)[..., : q.shape[2]]
 
 
 def attend_gradients(
