@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from engine.config import Config
 from engine.model.initial import materialise
@@ -24,12 +23,13 @@ from engine.parallel.compile import compile_blocks, compile_loss
 from engine.parallel.context import apply_context_parallel
 from engine.parallel.mesh import World, build_world
 from engine.parallel.pipeline import Pipeline, build_pipeline
-from engine.parallel.quantize import after_update, apply_float8, apply_mx, gather_in_float8
+from engine.parallel.quantize import Skipped, after_update, apply_float8, apply_mx, gather_in_float8
 from engine.parallel.recompute import apply_recompute
 from engine.parallel.shard import precision, shard
 from engine.parallel.tensor import apply_tensor_parallel
 from engine.planner.overlap import has_async_tp
-from engine.planner.plan import Plan, Stage, held_parameters
+from engine.planner.plan import Plan, Stage
+from engine.promises import assert_promises, local_numel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,45 +78,16 @@ def build(config: Config, plan: Plan, device: torch.device, *, fill: Fill = mate
     world = build_world(plan.mesh, device.type)
     stage = plan.stages[world.rank_on("pp")]
     parts = tuple(_part(config, plan, index, layers) for index, layers in stage.parts)
-    dense = config.quantize.dense
+    float8 = config.quantize.dense.float8
+    gathers = float8.enable and float8.enable_fsdp_float8_all_gather and world.fsdp.size() > 1
+    skipped: Skipped = {}
     for part in parts:
-        if dense.float8.enable:
-            apply_float8(part, dense.float8, tp=plan.mesh.tp)
-        if dense.mx.enable:
-            apply_mx(part, dense.mx, tp=plan.mesh.tp)
-    if plan.mesh.cp > 1:
-        for part in parts:
-            apply_context_parallel(
-                part,
-                world.axes["cp"],
-                method=config.parallelism.context_parallel_method,
-                balance=config.parallelism.context_parallel_load_balance,
-            )
-    entropy: CrossEntropy = cross_entropy_sum
-    if plan.mesh.tp > 1:
-        loss_parallel = not config.parallelism.disable_loss_parallel
-        for part in parts:
-            entropy = apply_tensor_parallel(part, world.axes["tp"], loss_parallel=loss_parallel)
-    if has_async_tp(config):
-        for part in parts:
-            apply_async_tensor_parallel(part, world.axes["tp"])
-            assert not part.layers or count_fused(part) > 0, "async tensor parallel is active, and nothing is fused"
-    for part in parts:
+        skipped |= _multiply_in_low_precision(part, config, tp=plan.mesh.tp)
+        entropy = _split(part, config, plan, world)
         apply_recompute(part, plan.recompute)
-    # Compile before FSDP: its hooks would otherwise break every block's graph.
-    if config.compile.enable and "model" in config.compile.components:
-        for part in parts:
-            compile_blocks(part)
-    for part in parts:
-        if part.output is not None:
-            head = part.output
-            head.loss = head_loss(product=head.product, cross_entropy=entropy, chunks=config.training.loss_chunks)
-            if config.compile.enable and "loss" in config.compile.components:
-                compile_loss(head)
-    gathers = dense.float8.enable and dense.float8.enable_fsdp_float8_all_gather and world.fsdp.size() > 1
-    for part in parts:
+        _compile(part, config, entropy)
         if gathers:
-            gather_in_float8(part, dense.float8, shards=world.fsdp.size())
+            gather_in_float8(part, float8, shards=world.fsdp.size())
         shard(
             part,
             world.sharding,
@@ -128,18 +99,54 @@ def build(config: Config, plan: Plan, device: torch.device, *, fill: Fill = mate
         fill(part, config.debug.seed, device)
     if gathers:
         after_update(parts)
+    assert_promises(config, plan, world=world, parts=parts, skipped=skipped)
     weights = {name: weight for part in parts for name, weight in part.named_parameters()}
-    _assert_facts(config, plan, stage, world=world, weights=weights)
-    optimizer = make_optimizer(config.optimizer, weights.values())
     return Built(
         device=device,
         world=world,
         parts=parts,
-        optimizer=optimizer,
+        optimizer=make_optimizer(config.optimizer, weights.values()),
         weights=weights,
         gathers_float8=gathers,
         pipeline=_pipeline(config, plan, stage, world=world, parts=parts, device=device) if plan.mesh.pp > 1 else None,
     )
+
+
+def _multiply_in_low_precision(part: Decoder, config: Config, *, tp: int) -> Skipped:
+    """Float8 or MXFP8 in the linear layers that can; gives those that are left out, with the reason."""
+    dense = config.quantize.dense
+    if dense.float8.enable:
+        return apply_float8(part, dense.float8, tp=tp)
+    return apply_mx(part, dense.mx, tp=tp) if dense.mx.enable else {}
+
+
+def _split(part: Decoder, config: Config, plan: Plan, world: World) -> CrossEntropy:
+    """Sequence, heads, hidden units and vocabulary over their axes; gives the loss of this rank's logits."""
+    p = config.parallelism
+    if plan.mesh.cp > 1:
+        apply_context_parallel(
+            part, world.axes["cp"], method=p.context_parallel_method, balance=p.context_parallel_load_balance
+        )
+    if plan.mesh.tp == 1:
+        return cross_entropy_sum
+    entropy = apply_tensor_parallel(part, world.axes["tp"], loss_parallel=not p.disable_loss_parallel)
+    if has_async_tp(config):
+        apply_async_tensor_parallel(part, world.axes["tp"])
+        # Counted while the part is on the meta device, where running a block costs nothing.
+        assert not part.layers or count_fused(part) > 0, "async tensor parallel is active, and nothing is fused"
+    return entropy
+
+
+def _compile(part: Decoder, config: Config, entropy: CrossEntropy) -> None:
+    """Makes head and loss one function, and compiles what is asked for: before FSDP, whose hooks break graphs."""
+    components = config.compile.components if config.compile.enable else ()
+    if "model" in components:
+        compile_blocks(part)
+    head = part.output
+    if head is not None:
+        head.loss = head_loss(product=head.product, cross_entropy=entropy, chunks=config.training.loss_chunks)
+        if "loss" in components:
+            compile_loss(head)
 
 
 def _part(config: Config, plan: Plan, index: int, layers: tuple[int, ...]) -> Decoder:
@@ -171,27 +178,3 @@ def _pipeline(
         dtype=getattr(torch, config.training.mixed_precision_param),
         device=device,
     )
-
-
-def local_numel(weight: torch.Tensor) -> int:
-    """Elements of a weight that this rank holds."""
-    return weight.to_local().numel() if isinstance(weight, DTensor) else weight.numel()
-
-
-def _assert_facts(config: Config, plan: Plan, stage: Stage, *, world: World, weights: dict[str, nn.Parameter]) -> None:
-    """The Plan's promises, held against what was built."""
-    layers = sorted(layer for other in plan.stages for layer in other.layers)
-    assert layers == list(range(plan.model.n_layers)), f"the stages hold the layers {layers}"
-    assert sum(other.parameters for other in plan.stages) == plan.parameters, "the stages do not add up to the model"
-    promised = held_parameters(plan.model, stage.parts, stage_count=plan.stage_count)
-    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    assert shapes == {name: weight.shape for name, weight in promised.items()}, "other weights than planned"
-    built = sum(weight.numel() for weight in weights.values())
-    assert built == stage.parameters, f"{built} parameters built, {stage.parameters} planned"
-    local = sum(local_numel(weight) for weight in weights.values())
-    largest = world.fsdp.get_local_rank() == world.rank_on("tp") == 0
-    assert local == stage.local_parameters if largest else local <= stage.local_parameters, (
-        f"this rank holds {local} parameters, {stage.local_parameters} planned"
-    )
-    dtypes = {weight.dtype for weight in weights.values()}
-    assert dtypes == {getattr(torch, config.training.dtype)}, f"weights are kept in {dtypes}"

@@ -7,6 +7,7 @@ on the layout. Every collective is a SUM; the one division is the loop's.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
@@ -16,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from engine.config import Training
-from engine.model.llama import Decoder
+from engine.model.llama import Block, Decoder
 
 Reshard = Literal["default", "always", "never"]
 
@@ -93,6 +94,35 @@ def set_last_accumulation(part: nn.Module, last: bool) -> None:
     Under a pipeline its stages do that.
     """
     cast(FSDPModule, part).set_requires_all_reduce(last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Weights that are gathered at once: in which precision, in which their gradients are summed, and how."""
+
+    is_block: bool
+    gathered: torch.dtype | None
+    summed: torch.dtype | None
+    plain_sum: bool
+    frees: bool
+
+
+def groups(part: nn.Module) -> list[Group]:
+    """What FSDP will do with the weights of a part, read off its private state: tried on 2.11 and 2.13."""
+    states = {id(module._get_fsdp_state()): module for module in _sharded(part)}  # norm and head share one
+    found = [(module, module._get_fsdp_state()._fsdp_param_group) for module in states.values()]
+    return [
+        Group(
+            is_block=isinstance(module, Block),
+            gathered=group.mp_policy.param_dtype,
+            summed=group.mp_policy.reduce_dtype,
+            plain_sum=group.force_sum_reduction_for_comms
+            and (group.gradient_divide_factor == 1.0 or group.mesh_info.mesh.size() == 1),
+            frees=group.post_forward_mesh_info is not None,
+        )
+        for module, group in found
+        if group is not None
+    ]
 
 
 def _sharded(part: nn.Module) -> list[FSDPModule]:
