@@ -87,6 +87,10 @@ class Stage(PipelineStage):
         super().__init__(part, index, count, device, input_args=takes, output_args=gives, group=mesh.get_group())
         self._takes, self._gives = takes, gives
 
+    def _get_init_p2p_neighbors_ops(self) -> Any:
+        # 2.11 greets the neighbours of a stage, and gloo cannot send to its own rank, where a V turns.
+        return [op for op in super()._get_init_p2p_neighbors_ops() if op.group_peer != self.group_rank]
+
     def _prepare_forward_infra(self, *args: Any, **kwargs: Any) -> Any:
         made = super()._prepare_forward_infra(*args, **kwargs)
         if not self.is_first:
