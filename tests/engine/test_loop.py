@@ -28,6 +28,8 @@ def plant_nan(arguments: dict[str, Any], folder: str, where: str, rank: int, ste
     """Makes one gradient of one rank NaN at one step; returns what the run said and the weights it left."""
     config = tiny(**arguments)
     resolved = plan(config)
+    # Pipeline ranks are outermost, and read the same.
+    data_rank = dist.get_rank() % resolved.mesh.data_ranks
     seen: dict[str, Any] = {}
     before = engine.loop.forward_backward
     calls = 0
@@ -50,7 +52,7 @@ def plant_nan(arguments: dict[str, Any], folder: str, where: str, rank: int, ste
 
     engine.loop.forward_backward = planting
     try:
-        fit(config, resolved, run=Path(folder), source=Rows(config, resolved, data_rank=dist.get_rank()))
+        fit(config, resolved, run=Path(folder), source=Rows(config, resolved, data_rank=data_rank))
     except RuntimeError as failure:
         seen["message"] = str(failure)
     finally:
@@ -97,6 +99,26 @@ def test_c26_a_bad_step_stops_all_ranks_and_changes_nothing(
         assert (ended["kind"], ended["exit_code"]) == ("run_ended", 1)
         assert ended["first_failure"]["rank"] == 1
         assert ended["first_failure"]["message"] == rank["message"]
+
+
+@pytest.mark.world
+@pytest.mark.parametrize(
+    ("schedule", "where", "rank"),
+    [("1F1B", "layers.1.ffn_norm.weight", 1), ("ZBVZeroBubble", "layers.2.attention.wo.weight", 1)],
+)
+def test_c26_a_bad_weight_of_a_later_stage_is_named_on_all_ranks(
+    schedule: str, where: str, rank: int, gloo: GlooPool, tmp_path: Path
+) -> None:
+    values = {
+        "parallelism__pipeline_parallel_degree": 2,
+        "parallelism__pipeline_parallel_schedule": schedule,
+        "model__shape__n_layers": 2 if schedule == "1F1B" else 4,
+    }
+    arguments = layout(2, 1, 1, training__steps=10, **values)
+    for found in gloo.run(2, plant_nan, arguments=arguments, folder=str(tmp_path), where=where, rank=rank, step=3):
+        assert found["weights_unchanged"]
+        assert found["message"].startswith(f"step 3: the gradient of {where} is not finite on rank {rank}")
+        assert found["ended"]["first_failure"]["rank"] == rank
 
 
 @pytest.mark.world
