@@ -23,7 +23,12 @@ from engine.model.rope import rotate
 from engine.shapes import ModelShape
 
 # Forward and backward of 8,192 tokens with 32/8 heads on an H200: cuDNN 3.6 ms, flash 6.8 ms.
-_CUDA_KERNELS = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+_CUDA_KERNELS = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
 
 Core: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 """Rotated queries (B, S, N, H), keys and values (B, S, K, H), and the document of each token of the
@@ -32,7 +37,7 @@ whole sequence in its natural order (B, S) or None; gives (B, S, N, H)."""
 
 @contextmanager
 def attention_kernels(device_type: str) -> Iterator[None]:
-    """Within it, attention takes the first kernel that can: on CUDA cuDNN, flash, then plain arithmetic.
+    """Within it, attention takes the first kernel that can: on CUDA cuDNN, flash, memory-efficient, plain arithmetic.
 
     Around the blocks and not inside them, so that a compiled block sees it as a given.
     """
@@ -48,12 +53,18 @@ def causal(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, documents_BS: Tensor 
     if documents_BS is not None:
         places_S = torch.arange(q_BSNH.shape[1], device=q_BSNH.device)
         return attend_within_documents(q_BSNH, k_BSKH, v_BSKH, documents_BS, places_S)
+    grouped = q_BSNH.shape[2] != k_BSKH.shape[2]
+    if grouped and q_BSNH.dtype is torch.float32 and q_BSNH.is_cuda:
+        # Only the memory-efficient kernel takes float32, and it wants as many key heads as query heads; plain
+        # arithmetic would keep S x S numbers a head.
+        k_BSKH, v_BSKH = (x.repeat_interleave(q_BSNH.shape[2] // x.shape[2], dim=2) for x in (k_BSKH, v_BSKH))
+        grouped = False
     out_BNSH = scaled_dot_product_attention(
         q_BSNH.transpose(1, 2),
         k_BSKH.transpose(1, 2),
         v_BSKH.transpose(1, 2),
         is_causal=True,
-        enable_gqa=q_BSNH.shape[2] != k_BSKH.shape[2],
+        enable_gqa=grouped,
     )
     return out_BNSH.transpose(1, 2)
 

@@ -147,7 +147,7 @@ def main() -> None:
     )
     results: list[dict[str, Any]] = []
     for row in (reference, *chosen):
-        flags = (f"--model.shape.n_layers={options.layers}", *row.row.flags)
+        flags = (f"--model.shape.n_layers={options.layers}", "--lr_scheduler.warmup_steps=20", *row.row.flags)
         with tempfile.TemporaryDirectory() as folder:
             one = Row(name=row.row.name, gpus=row.row.gpus, flags=flags)
             result = run(one, gpu, Path(folder), steps=STEPS, log_freq=1)

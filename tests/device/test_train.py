@@ -115,6 +115,18 @@ def test_attention_takes_the_cudnn_kernel() -> None:
     assert any("_scaled_dot_product_cudnn_attention" in name for name in names), sorted(names)
 
 
+def test_float32_keeps_no_square_of_the_sequence() -> None:
+    shape = FLAVORS["llama3"]["1B"]
+    device = torch.device("cuda")
+    attention = Attention(shape).to(device)
+    x_BSD = torch.randn(1, 1024, shape.dim, device=device, requires_grad=True)
+    tables = table(shape, 1024, device)
+    with profile(activities=[ProfilerActivity.CPU]) as seen, attention_kernels("cuda"):
+        attention(x_BSD, *tables).sum().backward()
+    names = {event.key for event in seen.key_averages()}
+    assert any("_scaled_dot_product_efficient_attention" in name for name in names), sorted(names)
+
+
 @pytest.mark.parametrize("name", ["AdamW", "Adam", "SGD"])
 def test_a_bad_step_changes_nothing_on_the_gpu(name: str) -> None:
     config = on_gpu(optimizer__name=name).optimizer
