@@ -199,7 +199,8 @@ def figures(arguments: dict[str, Any]) -> Tensor:
     resolved = plan(config)
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # the compiler's own
-        outcome = fit(config, resolved, source=Rows(config, resolved, data_rank=dist.get_rank()))
+        rank = dist.get_rank() % resolved.mesh.data_ranks
+        outcome = fit(config, resolved, source=Rows(config, resolved, data_rank=rank))
     return torch.tensor([(step["loss"], step["grad_norm"]) for step in outcome.steps], dtype=torch.float64)
 
 
@@ -213,4 +214,29 @@ def test_a_sharded_run_in_pieces_has_the_figures_of_one_process(values: dict[str
     tied = {key: value for key, value in values.items() if key.startswith("model")}
     [expected] = gloo.run(1, figures, arguments=tied)
     for found in gloo.run(2, figures, arguments={"processes": 2, "training__loss_chunks": 4, **values}):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("schedule", ["1F1B", "ZBVZeroBubble"])
+def test_a_pipeline_in_pieces_has_the_figures_of_one_process(schedule: str, gloo: GlooPool) -> None:
+    layers = {"model__shape__n_layers": 4}
+    [expected] = gloo.run(1, figures, arguments=layers)
+    arguments = {
+        "processes": 2,
+        "parallelism__pipeline_parallel_degree": 2,
+        "parallelism__pipeline_parallel_schedule": schedule,
+        "training__local_batch_size": 8,
+        "training__loss_chunks": 4,
+    }
+    for found in gloo.run(2, figures, arguments=layers | arguments):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("axis", ["tensor_parallel", "context_parallel"])
+def test_a_cut_sequence_or_vocabulary_in_pieces_has_the_figures_of_one_process(axis: str, gloo: GlooPool) -> None:
+    [expected] = gloo.run(1, figures, arguments={})
+    arguments = {"processes": 2, f"parallelism__{axis}_degree": 2, "training__local_batch_size": 8}
+    for found in gloo.run(2, figures, arguments=arguments | {"training__loss_chunks": 4}):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
