@@ -63,7 +63,8 @@ def losses(**values: Any) -> Tensor:
     """Losses of twenty steps in this process."""
     config = tiny(**WIDTHS, **values)
     resolved = plan(config)
-    rank = dist.get_rank() // resolved.mesh.tp if dist.is_initialized() else 0
+    ranks = resolved.mesh.tp * resolved.mesh.cp * resolved.mesh.data_ranks
+    rank = dist.get_rank() % ranks // (resolved.mesh.tp * resolved.mesh.cp) if dist.is_initialized() else 0
     with warnings.catch_warnings():
         warnings.simplefilter("default" if config.compile.enable else "error")  # the compiler's own
         outcome = fit(config, resolved, source=SameRows(config, resolved, data_rank=rank))
@@ -207,6 +208,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "kept": (2, GATHERED | {"parallelism__fsdp_reshard_after_forward": "never"}),
     "hsdp": (4, GATHERED | {"parallelism__data_parallel_replicate_degree": 2}),
     "tensor": (4, GATHERED | {"parallelism__tensor_parallel_degree": 2, "training__local_batch_size": 4}),
+    "context": (2, FLOAT8 | {"parallelism__context_parallel_degree": 2, "training__local_batch_size": 8}),
     "selective": (2, GATHERED | {"activation_checkpoint__mode": "selective"}),
     "compiled": (2, GATHERED | {"compile__enable": True, "activation_checkpoint__mode": "full"}),
 }
@@ -219,6 +221,19 @@ def test_float8_on_several_ranks_trains_as_on_one(name: str, alone: Tensor, gloo
     for found in gloo.run(processes, run_losses, arguments=sharded(**values) | {"processes": processes}):
         print((found / alone - 1).abs().max().item())
         # The scale of activations and gradients is that of one rank's own tokens, so values are rounded elsewhere.
+        torch.testing.assert_close(found, alone, rtol=5e-3, atol=0)
+
+
+@pytest.mark.world
+def test_float8_in_a_zero_bubble_pipeline_trains_as_on_one(gloo: GlooPool) -> None:
+    deep = FLOAT8 | {"model__shape__n_layers": 4}
+    split = {
+        "parallelism__pipeline_parallel_degree": 2,
+        "parallelism__pipeline_parallel_schedule": "ZBVZeroBubble",
+        "training__local_batch_size": 8,
+    }
+    alone = losses(**deep, **BF16)
+    for found in gloo.run(2, run_losses, arguments=sharded(**deep, **split)):
         torch.testing.assert_close(found, alone, rtol=5e-3, atol=0)
 
 

@@ -18,6 +18,7 @@ from torch._dynamo.utils import counters
 from torch.autograd.graph import saved_tensors_hooks
 from watching import Watching
 
+from engine.loop import fit
 from engine.model.initial import materialise
 from engine.model.llama import Decoder
 from engine.parallel.compile import compile_blocks
@@ -238,3 +239,31 @@ def test_sharded_and_compiled_gradients_are_those_of_eager(gloo: GlooPool) -> No
     expected = gloo.run(2, sharded_gradients, mode="none", compiled=False)
     found = gloo.run(2, sharded_gradients, mode="op", compiled=True)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def figures(arguments: dict[str, Any]) -> list[tuple[float, float]]:
+    """Loss and gradient norm of each step of a run on this rank."""
+    config = tiny(**arguments)
+    resolved = plan(config)
+    rank = dist.get_rank() % resolved.mesh.data_ranks
+    outcome = fit(config, resolved, source=Rows(config, resolved, data_rank=rank))
+    return [(step["loss"], step["grad_norm"]) for step in outcome.steps]
+
+
+AXES: dict[str, dict[str, Any]] = {
+    "tensor": {"parallelism__tensor_parallel_degree": 2},
+    "allgather": {"parallelism__context_parallel_degree": 2},
+    "ring": {"parallelism__context_parallel_degree": 2, "parallelism__context_parallel_method": "ring"},
+    "ulysses": {"parallelism__context_parallel_degree": 2, "parallelism__context_parallel_method": "ulysses"},
+    "pipeline": {"parallelism__pipeline_parallel_degree": 2},
+    "documents": {"data__document_mask": True, "parallelism__context_parallel_degree": 2},
+}
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("name", AXES)
+def test_every_layout_has_the_same_figures_to_the_bit(name: str, gloo: GlooPool) -> None:
+    arguments = {"processes": 2, "training__local_batch_size": 8, "training__steps": 3, **AXES[name]}
+    expected = gloo.run(2, figures, arguments=arguments)
+    for mode in ("selective", "full"):
+        assert gloo.run(2, figures, arguments=arguments | {"activation_checkpoint__mode": mode}) == expected
