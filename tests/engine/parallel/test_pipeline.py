@@ -8,9 +8,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -90,20 +92,28 @@ def test_a_pipeline_trains_as_one_process_does(name: str, gloo: GlooPool, folder
     assert len(found.names) == 8 * 9 + 3
 
 
-def stepped(arguments: dict[str, Any], batches: list[Batch] | None = None) -> tuple[Built, Tensor]:
-    """Builds a rank and takes its gradients of one step."""
+def stepped(arguments: dict[str, Any], document: int | None = None) -> tuple[Built, Tensor]:
+    """Builds a rank and takes its gradients of one step; sequences hold documents of so many tokens."""
     config = tiny(**arguments)
     resolved = plan(config)
     built = build(config, resolved, torch.device("cpu"))
-    batches = batches or Rows(config, resolved, data_rank=0).batches(1)
+    batches = Rows(config, resolved, data_rank=0).batches(1)
     assert batches is not None
+    if document is not None:
+        batches = [replace(batch, positions_BS=_positions(batch, document)) for batch in batches]
     valid = torch.tensor(float(sum(batch.valid_tokens for batch in batches)))
     return built, forward_backward(built, batches, valid)
 
 
-def gradients(arguments: dict[str, Any]) -> dict[str, Tensor]:
+def _positions(batch: Batch, document: int) -> np.ndarray[Any, Any]:
+    """Positions that start again at each document; the first of a sequence is shorter the later its row."""
+    rows, length = batch.tokens_BS.shape
+    return (np.arange(rows)[:, None] + np.arange(length)) % document * (np.arange(length) > 0)
+
+
+def gradients(arguments: dict[str, Any], document: int | None = None) -> dict[str, Tensor]:
     """The gradient of every weight that a rank holds."""
-    built, _ = stepped(arguments)
+    built, _ = stepped(arguments, document)
     return {name: _whole(weight.grad) for name, weight in built.weights.items()}
 
 
@@ -135,6 +145,35 @@ def test_gradients_of_bf16_products_are_summed_in_float32_in_every_schedule(
     # The same products of the same microbatches in another order: summed in bf16 they would be 3e-3 apart.
     for name, gradient in {name: gradient for rank in expected for name, gradient in rank.items()}.items():
         torch.testing.assert_close(held[name], gradient, rtol=0, atol=1e-6 * float(gradient.abs().max()), msg=name)
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("schedule", ["InterleavedZeroBubble", "ZBVZeroBubble"])
+def test_low_precision_products_have_a_backward_in_two_parts(schedule: ScheduleName, gloo: GlooPool) -> None:
+    values = {
+        "model__shape__ffn_dim": 96,
+        "model__shape__vocab_size": 256,
+        "training__mixed_precision_param": "bfloat16",
+        "quantize__dense__float8__enable": True,
+        "quantize__dense__float8__emulate": True,
+    }
+    expected = gloo.run(2, gradients, arguments=arguments_of("GPipe", **values))
+    found = gloo.run(2, gradients, arguments=arguments_of(schedule, **values))
+    held = {name: gradient for rank in found for name, gradient in rank.items()}
+    for name, gradient in {name: gradient for rank in expected for name, gradient in rank.items()}.items():
+        torch.testing.assert_close(held[name], gradient, rtol=0, atol=1e-6 * float(gradient.abs().max()), msg=name)
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("schedule", ["1F1B", "ZBVZeroBubble"])
+def test_every_stage_keeps_attention_inside_documents(schedule: ScheduleName, gloo: GlooPool) -> None:
+    alone = gloo.run(1, gradients, arguments=arguments_of("1F1B", 1), document=5)[0]
+    without = gloo.run(1, gradients, arguments=arguments_of("1F1B", 1))[0]
+    for rank in gloo.run(2, gradients, arguments=arguments_of(schedule), document=5):
+        for name, gradient in rank.items():
+            largest = float(gradient.abs().max())
+            torch.testing.assert_close(gradient, alone[name], rtol=0, atol=1e-5 * largest, msg=name)
+            assert float((gradient - without[name]).abs().max()) > 1e-3 * largest
 
 
 @pytest.mark.world
