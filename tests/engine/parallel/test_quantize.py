@@ -22,13 +22,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine.build import Built, build
 from engine.config import Config, Float8, Mx
 from engine.data.loader import Batch
+from engine.keys import with_values
 from engine.loop import fit, forward_backward
 from engine.model.linear import Linear
 from engine.model.llama import Decoder
 from engine.optim import gradient_norm, update
 from engine.parallel.quantize import after_update, apply_float8, apply_mx, gather_in_float8
 from engine.planner.plan import plan
+from engine.rules import check
 from engine.shapes import shape_of
+from engine.sources import Loaded
 
 WIDTHS: dict[str, Any] = {
     "model__shape__dim": 64,
@@ -96,6 +99,16 @@ def test_c11c_a_layer_with_eight_outputs_is_skipped_and_listed() -> None:
     assert skipped["layers.1.attention.wk"] == "64 x 8: no multiples of 16"
     assert skipped["output"] == "64 x 259: no multiples of 16"
     assert len(skipped) == 2 * 2 + 1
+
+
+def test_the_plan_lists_the_layers_that_are_skipped() -> None:
+    config = tiny(**WIDTHS | FLOAT8 | {"model__shape__n_kv_heads": 1, "model__shape__head_dim": 8})
+    config = with_values(config, {"quantize.dense.float8.filter_fqns": ()})
+    report = check(Loaded(config=config, origins={}, findings=(), broken=frozenset(), stem="titan"))
+    [setting] = [setting for setting in report.settings if setting.key == "quantize.dense.float8.enable"]
+    assert setting.state == "active"
+    for name, reason in apply_float8(decoder(config, (0,)), config.quantize.dense.float8, tp=1).items():
+        assert f"{name.removeprefix('layers.0.')} ({reason.partition(':')[0]})" in setting.reason
 
 
 def test_sizes_are_those_that_tensor_parallel_leaves() -> None:
