@@ -71,12 +71,13 @@ class Pipeline:
 
 
 class Stage(PipelineStage):
-    """torch's stage, with three things changed.
+    """torch's stage, with four things changed.
 
     It has buffers for the microbatches that are under way only. torch keeps two for every microbatch of
     the step, for good: 8 GiB for 128 microbatches of the 405B model at TP 8. Copies of the model
     sum their gradients when `sums_copies` says so, not in every accumulation step. And weight gradients that
-    have a backward of their own are added up in the precision of gradient sums, as all others are.
+    have a backward of their own are added up in the precision of gradient sums, as all others are. And a
+    microbatch whose backward is over leaves nothing behind.
     """
 
     sums_copies = True
@@ -135,6 +136,9 @@ class Stage(PipelineStage):
         """Backward of a microbatch, whole or for the input alone."""
         super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
         self._fill(self.grad_recv_info[bwd_chunk_id], None)
+        if kwargs.get("loss") is not None:
+            # The schedule keeps every loss to the end of the step, and its graph would keep the microbatch's input.
+            kwargs["loss"].detach_()
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         """Backward of a microbatch for the weights."""
