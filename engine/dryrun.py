@@ -21,8 +21,8 @@ from engine.dry.rank import Stepped, step_rank
 from engine.dry.shorter import shorter
 from engine.planner.plan import Plan, plan
 
-# Each holds about 0.5 GiB, most of it torch.
-_MOST_AT_ONCE = 4
+# Each holds about 0.35 GiB, most of it torch.
+_MOST_AT_ONCE = 8
 
 
 def dry_run(config: Config, resolved: Plan) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ Kind = Literal["parameters", "optimizer_states", "gathered", "activations", "bac
 makes, logits too; `backward` are gradients and all else that backward makes, recomputed activations too.
 """
 
+_WAIT = torch.ops._c10d_functional.wait_tensor.default
 _PLAIN = (Tensor, Parameter, FakeTensor)
 
 
@@ -62,7 +63,7 @@ class Holding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = Peak()
         self.peaks_bytes: dict[Moment, int] = {}
         self.now_bytes = 0
-        self._moment: Moment = "build"
+        self.moment: Moment = "build"
         self._kind: Kind = "parameters"
         self._kind_bytes: Counter[Kind] = Counter()
         self._storages: dict[int, _Storage] = {}
@@ -70,11 +71,11 @@ class Holding(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def during(self, moment: Moment, kind: Kind) -> Iterator[None]:
-        """Within it, what is made is of this kind, and a peak stands in this moment."""
-        before = self._moment, self._kind
-        self._moment, self._kind = moment, kind
+        """Within it, what is made is of this kind, and a peak stands in this moment; an error leaves it at that."""
+        before = self.moment, self._kind
+        self.moment, self._kind = moment, kind
         yield
-        self._moment, self._kind = before
+        self.moment, self._kind = before
 
     def __enter__(self) -> Self:
         resize, counts = self._resize, self._resized
@@ -95,7 +96,9 @@ class Holding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Wrappers (DTensor, float8 weights) hold nothing themselves: what they are made of comes by next.
         if any(kind not in _PLAIN for kind in types):
             return NotImplemented
-        out = func(*args, **(kwargs or {}))
+        # Waiting gives back what it waited for; for fake tensors torch says that it makes a new one.
+        waits = func is _WAIT and isinstance(args[0], FakeTensor)
+        out = args[0] if waits else func(*args, **(kwargs or {}))
         for tensor in (out,) if isinstance(out, Tensor) else tree_leaves((out, args)):
             if isinstance(tensor, Tensor):
                 self.add(tensor)
@@ -129,7 +132,7 @@ class Holding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _change(self, kind: Kind, difference_bytes: int) -> None:
         self.now_bytes += difference_bytes
         self._kind_bytes[kind] += difference_bytes
-        moment: Moment = "backward" if _in_backward() else self._moment
+        moment: Moment = "backward" if _in_backward() else self.moment
         self.peaks_bytes[moment] = max(self.peaks_bytes.get(moment, 0), self.now_bytes)
         if self.now_bytes > self.peak.total_bytes:
             held = {name: size for name, size in self._kind_bytes.items() if size}

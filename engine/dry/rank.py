@@ -8,8 +8,8 @@ torch's fake tensors and fake process group stand here, tried on 2.13.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,14 @@ class Stepped:
     error: str | None
 
 
+_PHASES: dict[Moment, str] = {
+    "build": "while it was built",
+    "forward": "in forward or backward",
+    "backward": "in forward or backward",
+    "optimizer": "in the optimizer's update",
+}
+
+
 class _NothingIsBad(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Answers 0 where the engine asks for the value of a fake tensor: it only ever asks whether a step is bad."""
 
@@ -70,63 +78,55 @@ def step_rank(config: Config, plan: Plan, pp_rank: int) -> Stepped:
     Every error that the engine raises is told in words, with the layer it arose in.
     """
     began_s = time.perf_counter()
-    work = _Work(config, plan)
+    fake, holding = FakeTensorMode(allow_non_fake_inputs=True), Holding()
+    parts: list[Decoder] = []
+    parameters: int | None = None
     error: str | None = None
+
+    def fill(part: Decoder, seed: int, device: torch.device) -> None:  # noqa: ARG001 - nothing is drawn
+        """Gives a part its storages, of sizes only; it was split and sharded on the meta device before."""
+        parts.append(part)
+        with fake, holding:
+            part.to_empty(device=device)
+            part.rebuild(device)
+
     # Pipeline ranks are outermost.
     with _alone(pp_rank * plan.world_size // plan.mesh.pp, plan.world_size):
         try:
-            work.run()
+            built = build(config, plan, torch.device("cpu"), fill=fill)
+            parameters = sum(weight.numel() for weight in built.weights.values())
+            if plan.gpu != "cpu":
+                keep_as_a_gpu_does(built.parts)
+            if built.pipeline is not None:
+                without_peers(built.pipeline)
+            take_step(config, built, _batches(config, plan), holding=holding, fake=fake)
         except Exception as raised:  # noqa: BLE001 - whatever is wrong with a rank is what a dry run is to find
-            error = told(raised, work.parts, work.phase)
-    weights = work.built.weights.values() if work.built else ()
+            error = told(raised, parts, _PHASES[holding.moment])
     return Stepped(
-        parameters=sum(weight.numel() for weight in weights) if work.built else None,
-        peak=work.holding.peak,
-        peaks_bytes=dict(work.holding.peaks_bytes),
+        parameters=parameters,
+        peak=holding.peak,
+        peaks_bytes=holding.peaks_bytes,
         seconds=time.perf_counter() - began_s,
         error=error,
     )
 
 
-class _Work:
-    """The step, and how far it came."""
+def take_step(
+    config: Config, built: Built, batches: Sequence[Batch], *, holding: Holding, fake: AbstractContextManager[Any]
+) -> None:
+    """Makes the optimizer's states, then one whole step as it is in the middle of a run; `fake` makes what is new fake.
 
-    def __init__(self, config: Config, plan: Plan) -> None:
-        self.config, self.plan = config, plan
-        self.holding = Holding()
-        self.phase = "while it was built"
-        self.parts: list[Decoder] = []
-        self.built: Built | None = None
-        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
-        self._nothing_is_bad = _NothingIsBad()  # type: ignore[no-untyped-call]
+    States come before the first step here, because every later step has them beside its activations.
+    """
+    # Counts of updates are real numbers even so, because the engine reads them.
+    with holding, holding.during("optimizer", "optimizer_states"):
+        allocate(built.optimizer)
+    with fake, holding, holding.during("forward", "activations"):
+        forward_backward(built, batches, torch.ones((), dtype=torch.float32))
+    with holding, holding.during("optimizer", "update"), _NothingIsBad():  # type: ignore[no-untyped-call]
+        update_weights(built, lr=learning_rate(config, 1), max_norm=config.training.max_norm)
 
-    def run(self) -> None:
-        """Builds, gives every weight its optimizer state, and takes one whole step."""
-        holding = self.holding
-        built = self.built = build(self.config, self.plan, torch.device("cpu"), fill=self._fill)
-        if self.plan.gpu != "cpu":
-            keep_as_a_gpu_does(built.parts)
-        if built.pipeline is not None:
-            without_peers(built.pipeline)
-        self.phase = "while its optimizer states were made"
-        # Counts of updates are real numbers, because the engine reads them.
-        with holding, holding.during("optimizer", "optimizer_states"):
-            allocate(built.optimizer)
-        self.phase = "in forward or backward"
-        with self._fake, holding, holding.during("forward", "activations"):
-            forward_backward(built, self._batches(), torch.ones((), dtype=torch.float32))
-        self.phase = "in the optimizer's update"
-        with holding, holding.during("optimizer", "update"), self._nothing_is_bad:
-            update_weights(built, lr=learning_rate(self.config, 1), max_norm=self.config.training.max_norm)
 
-    def _fill(self, part: Decoder, seed: int, device: torch.device) -> None:  # noqa: ARG002 - nothing is drawn
-        """Gives a part its storages, of sizes only; it was split and sharded on the meta device before."""
-        self.parts.append(part)
-        with self._fake, self.holding:
-            part.to_empty(device=device)
-            part.rebuild(device)
-
-    def _batches(self) -> list[Batch]:
-        shape = (self.plan.local_batch_size, self.config.training.seq_len)
-        tokens_BS = np.zeros(shape, dtype=np.int64)
-        return [Batch(tokens_BS=tokens_BS, labels_BS=tokens_BS)] * self.plan.gradient_accumulation_steps
+def _batches(config: Config, plan: Plan) -> list[Batch]:
+    tokens_BS = np.zeros((plan.local_batch_size, config.training.seq_len), dtype=np.int64)
+    return [Batch(tokens_BS=tokens_BS, labels_BS=tokens_BS)] * plan.gradient_accumulation_steps

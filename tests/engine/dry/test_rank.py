@@ -1,0 +1,132 @@
+"""A rank on fake tensors is the rank that trains: it holds the same bytes, and fails at the same place."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from fresh import fresh
+from gloo_pool import GlooPool
+from parity import SHAPE, data_rank
+from synthetic import Rows, tiny
+from torch.distributed.tensor import DTensor
+
+import engine.build
+from engine.build import build
+from engine.dry.holding import Holding
+from engine.dry.rank import step_rank, take_step
+from engine.planner.plan import plan
+
+KEYS = {
+    "rep": "data_parallel_replicate_degree",
+    "dp": "data_parallel_shard_degree",
+    "tp": "tensor_parallel_degree",
+    "pp": "pipeline_parallel_degree",
+    "cp": "context_parallel_degree",
+}
+
+# Residual stream of a rank's 4 sequences, float32: gloo holds a message until its thread is done with it, most often
+# not at the fullest moment.
+MESSAGE_BYTES = 4 * 16 * 32 * 4
+
+
+def layout(**degrees: int) -> dict[str, Any]:
+    """Arguments of `tiny`, for all degrees."""
+    processes = 1
+    for degree in degrees.values():
+        processes *= degree
+    axes = {f"parallelism__{key}": degrees.get(name, 1) for name, key in KEYS.items()}
+    return {"processes": processes, **SHAPE, "training__local_batch_size": 4, "training__global_batch_size": -1, **axes}
+
+
+def dry(arguments: dict[str, Any], pp_rank: int = 0) -> dict[str, Any]:
+    """The first rank of a pipeline rank, on fake tensors."""
+    config = tiny(**arguments)
+    found = step_rank(config, plan(config), pp_rank)
+    return {"error": found.error, "parameters": found.parameters, "peak": found.peak, "peaks": found.peaks_bytes}
+
+
+def real(arguments: dict[str, Any]) -> dict[str, int]:
+    """Peaks of this rank, which trains: what it holds is counted in the same way."""
+    config = tiny(**arguments)
+    resolved = plan(config)
+    built = build(config, resolved, torch.device("cpu"))
+    rows = Rows(config, resolved, data_rank=data_rank(arguments)).batches(1)
+    assert rows is not None
+    holding = Holding()
+    for part in built.parts:
+        for held in (*part.parameters(), *part.buffers()):
+            holding.add(held.to_local() if isinstance(held, DTensor) else held)
+    take_step(config, built, rows, holding=holding, fake=nullcontext())
+    dist.barrier()
+    return holding.peaks_bytes
+
+
+@pytest.mark.world
+@pytest.mark.parametrize(
+    "degrees",
+    [{"dp": 2}, {"rep": 2, "dp": 2}, {"tp": 2}, {"pp": 2}, {"cp": 2}, {"dp": 2, "tp": 2}, {"tp": 2, "pp": 2}],
+    ids=lambda degrees: "_".join(f"{axis}{degree}" for axis, degree in degrees.items()),
+)
+def test_fake_rank_holds_what_a_real_one_holds(degrees: dict[str, int], gloo: GlooPool) -> None:
+    arguments = layout(**degrees)
+    ranks = gloo.run(arguments["processes"], real, arguments=arguments)
+    fake = fresh(dry, arguments=arguments)
+    assert fake["error"] is None
+    for moment in ("forward", "backward", "optimizer"):
+        assert 0 <= ranks[0][moment] - fake["peaks"][moment] <= MESSAGE_BYTES, moment
+
+
+def test_c48_states_stand_beside_the_activations() -> None:
+    arguments = layout(dp=2)
+    config = tiny(**arguments)
+    found = fresh(dry, arguments=arguments)["peak"]
+    states_bytes = plan(config).memory.optimizer_bytes
+    assert found.moment in ("forward", "backward")
+    # Beside the states each weight has a count, one float32.
+    assert 0 <= found.kind_bytes["optimizer_states"] - states_bytes <= 4 * 100
+
+
+@pytest.mark.parametrize("implementation", ["fused", "foreach", "for-loop"])
+def test_every_implementation_of_the_optimizer_takes_its_step(implementation: str) -> None:
+    found = fresh(dry, arguments={**layout(dp=2), "optimizer__implementation": implementation})
+    assert found["error"] is None
+    assert found["peaks"]["optimizer"] > 0
+
+
+def planted(layer: str) -> dict[str, Any]:
+    """A pipeline rank of which one layer's attention gives heads that are too narrow."""
+    before = engine.build.assert_promises
+
+    def plant(*arguments: Any, parts: tuple[Any, ...], **others: Any) -> None:
+        before(*arguments, parts=parts, **others)
+        attention = next(part.layers[layer].attention for part in parts if layer in part.layers)
+        core = attention.core
+        attention.core = lambda *given: core(*given)[..., :-1]
+
+    engine.build.assert_promises = plant
+    return dry(layout(pp=2), pp_rank=1)
+
+
+def test_error_names_layer_and_module_and_keeps_its_message() -> None:
+    error = fresh(planted, layer="6")["error"]
+    assert error.startswith("layer 6, attention.wo, in forward or backward: ")
+    assert "[16, 24] X [32, 32]" in error
+
+
+def broken_promise() -> dict[str, Any]:
+    """A rank for which other weights were built than planned."""
+
+    def break_it(*_: Any, **__: Any) -> None:
+        raise AssertionError("other weights than planned")
+
+    engine.build.assert_promises = break_it
+    return dry(layout(dp=2))
+
+
+def test_error_of_construction_says_so() -> None:
+    found = fresh(broken_promise)
+    assert (found["error"], found["parameters"]) == ("while it was built: other weights than planned", None)
