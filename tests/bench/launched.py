@@ -57,11 +57,12 @@ def figures(events: list[Event]) -> dict[str, Any]:
     """What a run reached: losses and speed from rank 0, memory from the rank that took most."""
     steps = [event for event in events if event["kind"] == "step" and event["rank"] == 0]
     speeds = [event["tokens_per_s_per_gpu"] for event in steps if event["tokens_per_s_per_gpu"] is not None]
+    shares = [event["mfu_pct"] for event in steps if event["mfu_pct"] is not None]
     memory = [event for event in events if event["kind"] == "memory"]
     first_step_s = next(event["time"] for event in steps) - next(e["time"] for e in events if e["kind"] == "phase")
     return {
         "tokens_per_s_per_gpu": statistics.median(speeds),
-        "mfu_pct": statistics.median(event["mfu_pct"] for event in steps if event["mfu_pct"] is not None),
+        "mfu_pct": statistics.median(shares) if shares else None,
         "peak_active_gib": max(event["peak_active_bytes"] for event in memory) / GIB,
         "peak_reserved_gib": max(event["peak_reserved_bytes"] for event in memory) / GIB,
         "losses": [event["loss"] for event in steps],
