@@ -65,6 +65,10 @@ def _left_out(config: Config, resolved: Plan, pp_rank: int) -> Iterator[str]:
         yield "without the compiler, which holds less"
     if resolved.recompute.mode == "memory_budget":
         yield "nothing is recomputed: under memory_budget the compiler decides"
+    if config.quantize.dense.mx.enable and not config.quantize.dense.mx.emulate:
+        yield "MXFP8 products are emulated, which holds more"
+    if config.data.document_mask and resolved.gpu != "cpu":
+        yield "documents are not masked: FlexAttention keeps what plain attention keeps"
     run = plan(shorter(config, resolved, pp_rank))
     if run.microbatches < resolved.microbatches:
         yield f"{run.microbatches} of {resolved.microbatches} microbatches: later ones hold no more"

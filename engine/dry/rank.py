@@ -128,5 +128,13 @@ def take_step(
 
 
 def _batches(config: Config, plan: Plan) -> list[Batch]:
-    tokens_BS = np.zeros((plan.local_batch_size, config.training.seq_len), dtype=np.int64)
-    return [Batch(tokens_BS=tokens_BS, labels_BS=tokens_BS)] * plan.gradient_accumulation_steps
+    """The batches of a step: on a CPU with the mask of one document a sequence, where documents are masked.
+
+    On GPUs FlexAttention keeps no mask of every query and key, and for the rest what plain attention keeps.
+    """
+    shape = (plan.local_batch_size, config.training.seq_len)
+    tokens_BS = np.zeros(shape, dtype=np.int64)
+    positions_BS = np.broadcast_to(np.arange(shape[1]), shape).copy()
+    masked = config.data.document_mask and plan.gpu == "cpu"
+    batch = Batch(tokens_BS=tokens_BS, labels_BS=tokens_BS, positions_BS=positions_BS if masked else None)
+    return [batch] * plan.gradient_accumulation_steps

@@ -20,7 +20,8 @@ _ACCUMULATION_STEPS = 2
 def shorter(config: Config, plan: Plan, pp_rank: int) -> Config:
     """The config with the smallest batch in which this pipeline rank holds all that it ever holds at once.
 
-    It runs without the compiler, which fake tensors would not get through.
+    It runs without the compiler, which fake tensors would not get through, and with MXFP8 emulated,
+    whose kernels are there on GPUs only.
     """
     microbatches = _microbatches(config, plan, pp_rank)
     local = microbatches * plan.microbatch_size
@@ -31,6 +32,7 @@ def shorter(config: Config, plan: Plan, pp_rank: int) -> Config:
             "training.local_batch_size": local,
             "training.global_batch_size": local * plan.mesh.data_ranks * accumulation,
             "compile.enable": False,
+            "quantize.dense.mx.emulate": config.quantize.dense.mx.enable,
         },
     )
 
