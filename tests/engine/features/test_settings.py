@@ -2,108 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from engine.config import Config
 from engine.facts import Facts
-from engine.features import FEATURES, NOT_BUILT, READ_BY, Setting
+from engine.features import FEATURES, Setting
 from engine.hardware import Machine
-from engine.keys import field_types, value_of, with_values
-from engine.rules import Report, check
-from engine.sources import Loaded, load, preset_names
+from engine.keys import with_values
+from engine.rules import check
+from engine.sources import load
 
-ROOT = Path(__file__).parents[2]
-UNBUILT = [feature.key for feature in FEATURES if not feature.built]
-
-# Another value than the default for every key of a feature, and what has to be on for it to have effect.
-OTHER: dict[str, Any] = {
-    "checkpoint.enable": True,
-    "checkpoint.folder": "kept",
-    "checkpoint.interval": 7,
-    "checkpoint.async_mode": "async",
-    "checkpoint.keep_latest_k": 3,
-    "checkpoint.load_step": 5,
-    "checkpoint.last_save_in_hf": True,
-    "checkpoint.export_dtype": "bfloat16",
-    "checkpoint.initial_load_path": "there",
-    "checkpoint.initial_load_in_hf": True,
-    "data.num_workers": 1,
-    "data.prefetch": 1,
-    "data.mixture": {"a": 1.0},
-    "validation.enable": True,
-    "validation.dataset": "text",
-    "validation.dataset_path": "there",
-    "validation.freq": 5,
-    "validation.steps": 5,
-    "launch.scheduler": "slurm",
-    "launch.max_restarts": 1,
-    "launch.slurm.partition": "a",
-    "launch.slurm.account": "a",
-    "launch.slurm.time": "1:00",
-    "launch.slurm.qos": "a",
-    "launch.slurm.extra": ("--exclusive",),
-    "launch.kubernetes.kind": "JobSet",
-    "launch.kubernetes.image": "a",
-    "launch.kubernetes.namespace": "a",
-    "launch.kubernetes.volumes": ("a:/b",),
-    "metrics.enable_tensorboard": True,
-    "metrics.enable_wandb": True,
-    "profiling.enable_profiling": True,
-    "profiling.profile_freq": 5,
-}
 ASYNC_TP: dict[str, Any] = {
     "parallelism.enable_async_tensor_parallel": True,
     "parallelism.tensor_parallel_degree": 2,
     "compile.enable": True,
 }
-WITH: dict[str, dict[str, Any]] = {
-    "checkpoint.export_dtype": {"checkpoint.last_save_in_hf": True, "checkpoint.enable": True},
-    "checkpoint.initial_load_in_hf": {"checkpoint.initial_load_path": "there"},
-    "data.mixture": {"training.dataset": "text"},
-}
-SWITCHES = {
-    "checkpoint": "checkpoint.enable",
-    "profiling": "profiling.enable_profiling",
-}
-
-
-def on(key: str) -> dict[str, Any]:
-    """What has to be set beside `key` so that it has effect."""
-    section = key.rpartition(".")[0]
-    if section == "validation":
-        return {"validation.enable": True, "validation.dataset": "text", "validation.dataset_path": "there"}
-    if section in ("launch.slurm", "launch.kubernetes"):
-        return {"launch.scheduler": section.rpartition(".")[2]}
-    switch = {} if section not in SWITCHES or key.startswith("checkpoint.initial") else {SWITCHES[section]: True}
-    return switch | WITH.get(key, {})
-
-
-def report(edits: dict[str, Any], *, gpus: int = 8, gpu: str = "b200") -> Report:
-    """A check of the debug model with dotted keys replaced."""
-    config = with_values(Config(), {"cluster.gpu": gpu, "cluster.gpus_per_node": gpus} | edits)
-    return check(Loaded(config=config, origins={}, findings=(), broken=frozenset(), stem="titan"))
-
-
-def setting(found: Report, key: str) -> Setting | None:
-    return next((setting for setting in found.settings if setting.key == key), None)
-
-
-def test_every_key_is_read_or_reported_and_none_is_forgotten() -> None:
-    assert field_types().keys() == READ_BY.keys() | set(UNBUILT)
-
-
-def test_a_key_that_is_not_built_is_read_by_nobody() -> None:
-    assert READ_BY.keys().isdisjoint(UNBUILT)
-
-
-@pytest.mark.parametrize("key", READ_BY)
-def test_a_key_is_read_by_the_module_that_is_named_for_it(key: str) -> None:
-    text = (ROOT / READ_BY[key]).read_text("utf-8")
-    assert re.search(rf"\.{key.rpartition('.')[2]}\b", text), f"{READ_BY[key]} does not read {key}"
 
 
 def test_no_feature_has_two_rows() -> None:
@@ -111,38 +27,8 @@ def test_no_feature_has_two_rows() -> None:
     assert len(keys) == len(set(keys))
 
 
-def test_the_values_of_this_test_are_other_than_the_defaults() -> None:
-    assert OTHER.keys() == set(UNBUILT)
-    assert [key for key, value in OTHER.items() if value_of(Config(), key) == value] == []
-
-
-@pytest.mark.parametrize("key", UNBUILT)
-def test_what_is_not_built_yet_is_planned_and_said(key: str) -> None:
-    found = report(on(key) | {key: OTHER[key]})
-    assert [finding for finding in found.findings if finding.severity == "error"] == []
-    assert found.plan is not None
-    state = setting(found, key)
-    assert state is not None
-    assert (state.state, state.built) == ("inactive", False)
-    assert state.reason.startswith(NOT_BUILT)
-    assert state in found.unbuilt
-
-
-IDLE = [key for key in UNBUILT if on(key) and key not in {*SWITCHES.values(), "validation.enable"}]
-
-
-@pytest.mark.parametrize("key", IDLE)
-def test_a_key_whose_switch_is_off_says_so_and_is_no_obstacle(key: str) -> None:
-    found = report({key: OTHER[key]})
-    state = setting(found, key)
-    assert state is not None
-    assert state.state != "active"
-    assert not state.reason.startswith(NOT_BUILT)
-    assert state not in found.unbuilt
-
-
-def test_a_switch_that_is_off_is_named() -> None:
-    state = setting(report({"quantize.dense.float8.recipe_name": "rowwise"}), "quantize.dense.float8.recipe_name")
+def test_a_switch_that_is_off_is_named(setting: Callable[..., Setting | None]) -> None:
+    state = setting({"quantize.dense.float8.recipe_name": "rowwise"}, "quantize.dense.float8.recipe_name")
     assert state is not None
     assert state.reason == "quantize.dense.float8.enable is off"
 
@@ -400,20 +286,22 @@ def test_a_switch_that_is_off_is_named() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_state_of_a_setting(edits: dict[str, Any], key: str, state: str, reason: str) -> None:
-    found = setting(report(edits), key)
+def test_the_state_of_a_setting(
+    setting: Callable[..., Setting | None], edits: dict[str, Any], key: str, state: str, reason: str
+) -> None:
+    found = setting(edits, key)
     assert found is not None
     assert (found.state, found.reason) == (state, reason)
 
 
-def test_reduction_on_one_rank_is_inactive() -> None:
-    state = setting(report({"training.mixed_precision_reduce": "bfloat16"}, gpus=1), "training.mixed_precision_reduce")
+def test_reduction_on_one_rank_is_inactive(setting: Callable[..., Setting | None]) -> None:
+    state = setting({"training.mixed_precision_reduce": "bfloat16"}, "training.mixed_precision_reduce", gpus=1)
     assert state is not None
     assert (state.state, state.reason) == ("inactive", "world size 1")
 
 
-def test_a_setting_that_an_error_names_is_rejected_with_its_message() -> None:
-    state = setting(report({"parallelism.tensor_parallel_degree": 16}, gpus=16), "parallelism.tensor_parallel_degree")
+def test_a_setting_that_an_error_names_is_rejected_with_its_message(setting: Callable[..., Setting | None]) -> None:
+    state = setting({"parallelism.tensor_parallel_degree": 16}, "parallelism.tensor_parallel_degree", gpus=16)
     assert state is not None
     assert (state.state, state.built) == ("rejected", True)
     assert state.reason.startswith("P101: tensor_parallel_degree = 16 does not divide")
@@ -432,14 +320,11 @@ def no_gpu_here(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
-@pytest.mark.parametrize("name", preset_names())
-def test_every_preset_is_built_whole(name: str) -> None:
-    assert check(load(preset=name, environ={})).unbuilt == ()
-
-
-def test_the_note_of_the_float8_gather_names_weights_whose_rows_do_not_divide() -> None:
+def test_the_note_of_the_float8_gather_names_weights_whose_rows_do_not_divide(
+    setting: Callable[..., Setting | None],
+) -> None:
     key = "quantize.dense.float8.enable_fsdp_float8_all_gather"
-    found = setting(report({"quantize.dense.float8.enable": True, key: True}, gpus=3), key)
+    found = setting({"quantize.dense.float8.enable": True, key: True}, key, gpus=3)
     assert found is not None
     names = "attention.wq (256 rows), attention.wk (128 rows), attention.wv (128 rows), attention.wo (256 rows)"
     assert found.reason == f"not for {names}, feed_forward.w2 (256 rows): they do not divide over 3 ranks"

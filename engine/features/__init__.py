@@ -1,0 +1,51 @@
+"""Every setting that a person can ask for, and whether it is in force.
+
+A setting is active, inactive with the reason, or rejected: never silently ignored. Knows which
+features this release builds, which keys do nothing beside which others, and which module reads
+each key that does something (one file a group of sections). Does not judge whether values go
+together (rules/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.errors import Finding
+from engine.facts import Facts
+from engine.features.data import CHECKPOINT, DATA
+from engine.features.launch import LAUNCH
+from engine.features.memory import MEMORY
+from engine.features.optimizer import OPTIMIZER
+from engine.features.parallelism import PARALLELISM
+from engine.features.read_by import READ_BY
+from engine.features.row import Feature, Setting
+
+__all__ = ["FEATURES", "NOT_BUILT", "READ_BY", "Feature", "Setting", "settings"]
+
+NOT_BUILT = "not built yet"
+
+FEATURES: tuple[Feature, ...] = (*PARALLELISM, *MEMORY, *OPTIMIZER, *CHECKPOINT, *DATA, *LAUNCH)
+
+
+def settings(f: Facts, findings: Sequence[Finding]) -> tuple[Setting, ...]:
+    """What is to be said about every feature that the config asks for, or that an error names."""
+    errors = {finding.key: finding for finding in reversed(findings) if finding.severity == "error"}
+    found: list[Setting] = []
+    for feature in FEATURES:
+        error = errors.get(feature.key)
+        if error is not None:
+            reason = f"{error.rule}: {error.message}"
+            found.append(Setting(key=feature.key, state="rejected", reason=reason, built=True))
+        elif feature.is_asked(f):
+            found.append(_state(feature, f))
+    return tuple(found)
+
+
+def _state(feature: Feature, f: Facts) -> Setting:
+    idle = feature.idle(f)
+    if idle is not None:
+        return Setting(key=feature.key, state="inactive", reason=idle, built=True)
+    note = feature.note(f)
+    if feature.built:
+        return Setting(key=feature.key, state="active", reason=note, built=True)
+    return Setting(key=feature.key, state="inactive", reason=f"{NOT_BUILT}; {note}" if note else NOT_BUILT, built=False)

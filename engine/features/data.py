@@ -1,0 +1,37 @@
+"""Features of what a run reads and keeps: checkpoints, texts and validation."""
+
+from __future__ import annotations
+
+from engine.features.row import Feature, under, unless
+
+CHECKPOINT: tuple[Feature, ...] = (
+    Feature(key="checkpoint.enable", built=False),
+    *under("checkpoint.enable", "folder", "interval", "async_mode", "keep_latest_k", "load_step", "last_save_in_hf"),
+    *under("checkpoint.last_save_in_hf", "export_dtype"),
+    Feature(key="checkpoint.initial_load_path", built=False),
+    Feature(key="checkpoint.initial_load_in_hf", built=False),
+)
+
+DATA: tuple[Feature, ...] = (
+    Feature(key="training.dataset"),
+    Feature(
+        key="training.dataset_path",
+        idle=lambda f: (
+            "training.dataset = stdlib brings its own text" if f.config.training.dataset == "stdlib" else None
+        ),
+    ),
+    Feature(key="data.tokenizer"),
+    Feature(
+        key="model.hf_assets_path",
+        idle=lambda f: "data.tokenizer goes before it" if f.config.data.tokenizer is not None else None,
+    ),
+    Feature(key="data.shuffle", note=lambda _: "in the order of the corpus"),
+    Feature(key="data.repeat", note=lambda _: "the run ends with the data"),
+    Feature(key="data.on_bad_line", idle=unless("training.dataset", "jsonl")),
+    Feature(key="data.num_workers", built=False),
+    Feature(key="data.prefetch", built=False),
+    Feature(key="data.document_mask"),
+    Feature(key="data.mixture", built=False),
+    Feature(key="validation.enable", built=False),
+    *under("validation.enable", "dataset", "dataset_path", "freq", "steps"),
+)

@@ -1,0 +1,109 @@
+"""Features of what a step holds and computes with: recomputation, compilation, precision and the batch."""
+
+from __future__ import annotations
+
+from engine.facts import Facts
+from engine.features.row import Feature, off, under, unless, unsharded
+from engine.planner.held import room_of
+
+_FLOAT8, _MX = "quantize.dense.float8.enable", "quantize.dense.mx.enable"
+
+
+def _unreduced(f: Facts) -> str | None:
+    if not f.has("mesh") or f.known_mesh.data_ranks * f.known_mesh.cp > 1:
+        return None
+    return "world size 1" if f.world_size == 1 else "dp_replicate=1 and dp_shard=1: no gradients are summed"
+
+
+def _automatic_batch(f: Facts) -> str:
+    if not f.has("batch"):
+        return ""
+    return f"{f.local_batch}, the largest whose plan leaves {100 * (1 - room_of(f.known_cluster.gpu.name)):.0f} % free"
+
+
+def _accumulates(f: Facts) -> bool:
+    return f.has("batch") and f.config.training.global_batch_size > f.batch_step
+
+
+def _accumulation(f: Facts) -> str:
+    return f"{f.config.training.global_batch_size // f.batch_step} accumulation steps" if f.has("batch") else ""
+
+
+def _skipped(f: Facts) -> str:
+    """Linear layers that low precision leaves out, with the width that is the reason."""
+    if f.low_precision is None or not f.has("model"):
+        return ""
+    section, block = f.low_precision
+    layers = [linear for linear in f.linears(section) if linear.k % block or linear.n % block]
+    names = ", ".join(f"{linear.name} ({linear.k} x {linear.n})" for linear in layers)
+    return f"skips {names}: no multiples of {block}" if names else ""
+
+
+def _gathered_whole(f: Facts) -> str:
+    """Float8 layers whose weights FSDP gathers in high precision, because their rows do not divide."""
+    if f.low_precision is None or not f.has("model") or not f.has("mesh"):
+        return ""
+    section, block = f.low_precision
+    taken = [linear for linear in f.linears(section) if linear.k % block == linear.n % block == 0]
+    rows = {linear.name: linear.after(f.tp)[1] for linear in taken}
+    names = ", ".join(f"{name} ({count} rows)" for name, count in rows.items() if count % f.known_mesh.fsdp)
+    return f"not for {names}: they do not divide over {f.known_mesh.fsdp} ranks" if names else ""
+
+
+def _recomputed(f: Facts) -> str:
+    """What a block keeps for its backward."""
+    section = f.config.activation_checkpoint
+    match section.mode:
+        case "selective" if section.selective_ac_option == "op":
+            return "products, attention and sums over ranks are kept"
+        case "selective":
+            return f"every {section.selective_ac_option}. layer keeps its input only"
+        case "full":
+            return "every layer keeps its input only"
+        case "memory_budget":
+            return f"the compiler keeps {section.memory_budget:.0%}"
+        case _:
+            return "the least that fits, by plan"
+
+
+MEMORY: tuple[Feature, ...] = (
+    Feature(key="activation_checkpoint.mode", note=_recomputed),
+    Feature(
+        key="activation_checkpoint.selective_ac_option",
+        idle=unless("activation_checkpoint.mode", "selective"),
+    ),
+    Feature(
+        key="activation_checkpoint.memory_budget",
+        idle=unless("activation_checkpoint.mode", "memory_budget"),
+    ),
+    Feature(
+        key="compile.enable",
+        idle=lambda f: None if f.config.compile.components else "compile.components is empty",
+        note=lambda f: " and ".join(f.config.compile.components),
+    ),
+    *under("compile.enable", "components", built=True),
+    Feature(key=_FLOAT8, note=_skipped),
+    *under(_FLOAT8, "recipe_name", "filter_fqns", "emulate", built=True),
+    Feature(
+        key="quantize.dense.float8.enable_fsdp_float8_all_gather",
+        idle=lambda f: off(_FLOAT8)(f) or unsharded(f),
+        note=_gathered_whole,
+    ),
+    Feature(key=_MX, note=_skipped),
+    *under(_MX, "recipe_name", "filter_fqns", "emulate", built=True),
+    Feature(
+        key="training.mixed_precision_param",
+        asked=lambda f: f.config.training.mixed_precision_param != f.config.training.dtype,
+        note=lambda f: f"{f.config.training.mixed_precision_param} over {f.config.training.dtype} weights",
+    ),
+    Feature(key="training.mixed_precision_reduce", idle=_unreduced),
+    Feature(key="training.dtype"),
+    Feature(key="training.loss_chunks"),
+    Feature(key="training.on_out_of_memory", note=lambda _: "in the first steps, the whole run is started again"),
+    Feature(
+        key="training.local_batch_size",
+        asked=lambda f: f.config.training.local_batch_size == "auto",
+        note=_automatic_batch,
+    ),
+    Feature(key="training.global_batch_size", asked=_accumulates, note=_accumulation),
+)
