@@ -57,9 +57,8 @@ def _validate_by_running(loaded: Loaded, checked: Report, *, as_json: bool) -> i
     assert checked.plan is not None, "a config without errors has a plan"
     if not as_json:
         _say(checked)
-        ranks = checked.plan.mesh.pp
-        stages = f"{ranks} pipeline ranks" if ranks > 1 else "one rank"
-        report.say(f"\ndry run: {stages} for all {checked.plan.world_size}, without GPUs", tint="faint")
+        mesh = checked.plan.mesh
+        report.say(f"\ndry run: {mesh.pp} of {mesh.world_size} ranks are built and stepped, without GPUs", tint="faint")
     rows = run(loaded.config)
     found = [rows] if isinstance(rows, Finding) else judge(loaded, checked.plan, rows)
     told = replace(checked, findings=(*checked.findings, *found))

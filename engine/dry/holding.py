@@ -1,10 +1,10 @@
 """Bytes that are held while work is done, on fake tensors as on real ones.
 
-Knows every storage that an operation gives or touches, from then until nobody holds it any more,
-and at which moment it was made. Does not know the allocator (what it rounds up or keeps back), nor
+Knows every storage that an operation gives, from then until nobody holds it any more, and at which
+moment it was made. Does not know the allocator (what it rounds up or keeps back), nor
 what a kernel takes for itself while it runs. `torch.UntypedStorage.resize_` is replaced
 here, because no dispatch mode sees it and FSDP frees gathered weights by it; torch's own
-MemTracker does the same. Tried on 2.11 and 2.13.
+MemTracker does the same. Tried on 2.13.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Storage:
 
 
 class Holding(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it every storage counts once, from the first operation that gives or takes it.
+    """Within it every storage counts once, from the operation that made it.
 
     Whoever runs the work says by `during` what it is; what happens while autograd runs counts as
     backward whatever was said, because pipelines mix both.
@@ -99,7 +99,7 @@ class Holding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Waiting gives back what it waited for; for fake tensors torch says that it makes a new one.
         waits = func is _WAIT and isinstance(args[0], FakeTensor)
         out = args[0] if waits else func(*args, **(kwargs or {}))
-        for tensor in (out,) if isinstance(out, Tensor) else tree_leaves((out, args)):
+        for tensor in (out,) if isinstance(out, Tensor) else tree_leaves(out):
             if isinstance(tensor, Tensor):
                 self.add(tensor)
         return out

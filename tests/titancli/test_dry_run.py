@@ -74,10 +74,10 @@ def test_full_disk_is_told(titan_command: tuple[str, ...], tmp_path: Path) -> No
     )
 
 
-@pytest.fixture
-def running(titan_command: tuple[str, ...], tmp_path: Path) -> Any:
-    """A dry run of minutes in a session of its own, once its processes build; and all of them."""
-    words = (*titan_command, "validate", "--preset", "3d-405b", "--dry-run", "--json")
+@pytest.fixture(params=[("--preset", "3d-405b")], ids=["405b"])
+def running(titan_command: tuple[str, ...], tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+    """A dry run of a minute in a session of its own, once its processes build; and all of them."""
+    words = (*titan_command, "validate", *request.param, "--dry-run", "--json")
     process = subprocess.Popen(
         words,
         cwd=tmp_path,
@@ -132,6 +132,26 @@ def test_death_of_the_dry_run_is_told(running: Any) -> None:
     assert [finding["rule"] for finding in told["findings"] if finding["severity"] == "error"] == ["B802"]
     assert "was ended by SIGKILL" in told["findings"][-1]["message"]
     assert all_gone(descendants)
+
+
+EIGHT_B = (
+    *("--preset", "fsdp-8b", "--training.local_batch_size=4"),
+    *("--parallelism.data_parallel_shard_degree=4", "--parallelism.pipeline_parallel_degree=2"),
+)
+
+
+@pytest.mark.parametrize("running", [EIGHT_B], indirect=True, ids=["8b"])
+def test_death_of_one_rank_is_told_with_its_number_and_fails_the_run(running: Any) -> None:
+    process, (_, one, *_) = running
+    one.kill()
+    told = json.loads(process.communicate(timeout=120)[0])
+    assert (process.returncode, told["ok"]) == (1, False)
+    dead, alive = sorted(told["dry_run"], key=lambda row: row["error"] is None)
+    (finding,) = [finding for finding in told["findings"] if finding["severity"] == "error"]
+    assert finding["rule"] == "B801"
+    assert finding["message"].startswith(f"pipeline rank {dead['pp_rank']} (ranks ")
+    assert "was ended by SIGKILL" in finding["message"]
+    assert (alive["error"], alive["peak_bytes"] > 0) == (None, True)
 
 
 def rows_at(peak_bytes: int) -> list[dict[str, Any]]:

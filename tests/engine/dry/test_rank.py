@@ -28,9 +28,9 @@ KEYS = {
     "cp": "context_parallel_degree",
 }
 
-# Residual stream of a rank's 4 sequences, float32: gloo holds a message until its thread is done with it, most often
-# not at the fullest moment.
-MESSAGE_BYTES = 4 * 16 * 32 * 4
+# gloo holds a message until its thread is done with it; most often that is not at the fullest moment, and then both
+# are equal to the byte. A message here is 8 KiB at most, and a rank holds 0.8 MB or more.
+LATE_MESSAGES = 1.03
 
 
 def layout(**degrees: int) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_fake_rank_holds_what_a_real_one_holds(degrees: dict[str, int], gloo: Gl
     fake = fresh(dry, arguments=arguments)
     assert fake["error"] is None
     for moment in ("forward", "backward", "optimizer"):
-        assert 0 <= ranks[0][moment] - fake["peaks"][moment] <= MESSAGE_BYTES, moment
+        assert 1.0 <= ranks[0][moment] / fake["peaks"][moment] <= LATE_MESSAGES, moment
 
 
 def test_c48_states_stand_beside_the_activations() -> None:

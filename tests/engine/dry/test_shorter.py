@@ -45,6 +45,8 @@ def test_two_accumulation_steps_stand_for_all() -> None:
     assert (short.gradient_accumulation_steps, short.local_batch_size) == (2, 2)
 
 
-def test_compiler_is_left_out() -> None:
-    config = tiny(compile__enable=True)
-    assert not shorter(config, plan(config), 0).compile.enable
+def test_compiler_and_kernels_of_gpus_are_left_out() -> None:
+    config = tiny(compile__enable=True, quantize__dense__mx__enable=True)
+    short = shorter(config, plan(config), 0)
+    assert not short.compile.enable
+    assert short.quantize.dense.mx.emulate
