@@ -43,6 +43,8 @@ def _sleep(_: int) -> None:
 
 def interrupted() -> list[int]:
     """Processes left after Ctrl-C."""
+    # A shell that starts tests in the background leaves them deaf to it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     with pytest.raises(KeyboardInterrupt):
