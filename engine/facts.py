@@ -1,26 +1,24 @@
 """What rules judge: numbers worked out from a config, each only when a rule asks for it.
 
-Knows how the keys of one config go together (shape, mesh, stages, microbatches, legal values
-around a wrong one). Does not know which of them are wrong (rules/) or where they were written.
+Knows how the keys of one config go together (shape, mesh, stages, microbatches). Does not know
+which of them are wrong (rules/) or where they were written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from math import gcd, isqrt, lcm
+from math import gcd, lcm
 from typing import Any, Literal
 
 from engine.config import Config, Float8, Mx
 from engine.hardware import Cluster, resolve_cluster
+from engine.legal import divisors
 from engine.planner.plan import Mesh, Plan, plan, resolve_local_batch, resolve_mesh
 from engine.planner.schedule import layers_of_stages, stages_of_a_rank, takes_stages
 from engine.shapes import ModelShape, block_parameters, shape_of
 
 Need = Literal["config", "cluster", "flavor", "model", "degrees", "split", "mesh", "pipeline", "batch", "plan"]
-
-_LARGEST_TRIED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,28 +33,6 @@ class Linear:
     def after(self, tp: int) -> tuple[int, int]:
         """K and N on the tensor rank that holds most."""
         return (-(-self.k // tp), self.n) if self.cut == "k" else (self.k, -(-self.n // tp))
-
-
-def divisors(number: int) -> list[int]:
-    """The whole numbers that divide `number`, in rising order.
-
-    Above a million squared only those up to a million and their counterparts: enough to offer, and quick
-    however large the number is.
-    """
-    small = [value for value in range(1, min(isqrt(number), _LARGEST_TRIED) + 1) if number % value == 0]
-    return small + [number // value for value in reversed(small) if value * value != number]
-
-
-def choice(values: Iterable[object]) -> str:
-    """Values as a person reads them: `1, 2, 4 or 8`."""
-    *most, last = [str(value) for value in values]
-    return f"{', '.join(most)} or {last}" if most else last
-
-
-def neighbours(value: int, step: int) -> list[int]:
-    """The multiples of `step` just below and above `value`, without 0."""
-    below = value // step * step
-    return [near for near in (below, below + step) if near]
 
 
 class Facts:

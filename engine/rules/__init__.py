@@ -15,6 +15,7 @@ from engine.features import Setting, settings
 from engine.hardware import Cluster
 from engine.planner.plan import Plan
 from engine.rules.corpus import CORPUS_RULES
+from engine.rules.degrees import DEGREE_RULES
 from engine.rules.fit import FIT_RULES
 from engine.rules.mesh import MESH_RULES
 from engine.rules.optimization import OPTIMIZATION_RULES
@@ -28,6 +29,7 @@ from engine.sources import Loaded, locate
 __all__ = ["RULES", "Report", "Rule", "check"]
 
 RULES: tuple[Rule, ...] = (
+    *DEGREE_RULES,
     *MESH_RULES,
     *PIPELINE_RULES,
     *TRAINING_RULES,

@@ -11,9 +11,9 @@ from engine.hardware import GIB, GPUS
 from engine.keys import with_values
 from engine.planner.held import GPU_ROOM
 from engine.planner.memory import Memory
+from engine.rules.degrees import SHARD
 from engine.rules.row import Rule
 
-SHARD = "parallelism.data_parallel_shard_degree"
 RECOMPUTE = "activation_checkpoint.mode"
 LOCAL_BATCH, GLOBAL_BATCH = "training.local_batch_size", "training.global_batch_size"
 MOST_TIMES = 4096

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.facts import Facts, choice, divisors
+from engine.facts import Facts
+from engine.legal import choice, divisors
 from engine.planner.schedule import SINGLE_STAGE, ZERO_BUBBLE, takes_microbatches, takes_stages
+from engine.rules.degrees import PP
 from engine.rules.row import Rule
 from engine.rules.training import compiles_model
 
 SCHEDULE = "parallelism.pipeline_parallel_schedule"
 LAYERS = "parallelism.pipeline_parallel_layers_per_stage"
-PP = "parallelism.pipeline_parallel_degree"
 MICROBATCH = "parallelism.pipeline_parallel_microbatch_size"
 LOCAL_BATCH = "training.local_batch_size"
 

@@ -6,11 +6,12 @@ from difflib import get_close_matches
 from typing import Any
 
 from engine.config import Float8, Mx
-from engine.facts import Facts, choice, neighbours
+from engine.facts import Facts
+from engine.legal import choice, neighbours
+from engine.rules.degrees import TP
 from engine.rules.row import Rule
 from engine.rules.training import compiles_model
 
-TP = "parallelism.tensor_parallel_degree"
 COMPONENTS = ("model", "loss")
 
 

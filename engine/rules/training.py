@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from engine.facts import Facts, choice, divisors, neighbours
+from engine.facts import Facts
+from engine.legal import choice, divisors, neighbours
 from engine.planner.schedule import ZERO_BUBBLE
 from engine.rules.row import Rule
 

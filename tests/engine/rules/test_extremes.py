@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from engine.facts import divisors
 from engine.keys import field_types
+from engine.legal import divisors
 from engine.rules import check
 from engine.sources import Flag, load
 from titancli import report
