@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from titancli import figures, report
-from titancli.monitor.fold import RunState
 from titancli.monitor.frame import eta_s
+from titancli.monitor.run_state import RunState
 
 if TYPE_CHECKING:
     from rich.progress import Progress

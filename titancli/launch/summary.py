@@ -17,7 +17,7 @@ from engine.planner.plan import Plan
 from engine.shrink import is_out_of_memory
 from titancli import figures
 from titancli.launch.supervise import Ending
-from titancli.monitor.fold import Failure, RunState, follows
+from titancli.monitor.run_state import Failure, RunState, follows
 from titancli.rank_logs import rank_logs
 
 # What a run that did all its steps gives as its reason.

@@ -18,8 +18,8 @@ from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, EXIT_TERMI
 from titancli.launch.processes import Processes
 from titancli.launch.progress import Display
 from titancli.launch.torchrun import Command
-from titancli.monitor.fold import RunState
 from titancli.monitor.follow import Follower
+from titancli.monitor.run_state import RunState
 from titancli.rank_logs import TORCHRUN_LOG
 
 _TICK_S = 0.1

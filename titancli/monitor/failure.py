@@ -12,7 +12,7 @@ import re
 import signal
 from pathlib import Path
 
-from titancli.monitor.fold import Failure, RunState, follows
+from titancli.monitor.run_state import Failure, RunState, follows
 from titancli.rank_logs import TORCHRUN_LOG, RankLogs, rank_logs, text_of
 
 _REPORTED = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)")

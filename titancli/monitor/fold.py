@@ -6,133 +6,24 @@ A kind or a field that it does not know changes nothing: a newer engine may say 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import replace
 
 from engine.events import Event
+from titancli.monitor.run_state import Failure, Rank, RunState
+from titancli.monitor.values import as_number, as_text, as_whole
 
 KEPT_LOSSES = 120
 KEPT_SPEEDS = 1000
 KEPT_WARNINGS = 5
-_LARGEST = 1e18
 _IDLE_CAUSES = ("data_s", "exposed_comm_s", "bubble_s", "host_s", "other_s")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Why a rank ended: the type and text of its error."""
-
-    rank: int
-    host: str | None
-    type: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
-    """One process of the run; None is not known."""
-
-    rank: int
-    host: str | None = None
-    pid: int | None = None
-    gpu: str | None = None
-    active_bytes: int | None = None
-    reserved_bytes: int | None = None
-    host_bytes: int | None = None
-    peak_bytes: int | None = None
-    alloc_retries: int | None = None
-    ooms: int | None = None
-    sm_pct: float | None = None
-    link_bytes_per_s: float | None = None
-    reason: str = ""
-    idle_pct: float | None = None
-    idle: dict[str, float] | None = None
-    phase: str | None = None
-    last_time: float | None = None
-    reason_ended: str | None = None
-    exit_code: int | None = None
-    failure: Failure | None = None
-
-    @property
-    def used_bytes(self) -> int | None:
-        """What the rank takes from its GPU (reserved by the allocator, else in use), or without one from the host."""
-        sizes = (self.reserved_bytes, self.active_bytes, self.host_bytes)
-        return next((size for size in sizes if size is not None), None)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the rank said that it ended."""
-        return self.reason_ended is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
-    """A run as its events tell it."""
-
-    world_size: int | None = None
-    plan: Mapping[str, Any] | None = None
-    started: float | None = None
-    step: int | None = None
-    loss: float | None = None
-    first_loss: float | None = None
-    grad_norm: float | None = None
-    lr: float | None = None
-    step_s: float | None = None
-    tokens_per_s_per_gpu: float | None = None
-    mfu_pct: float | None = None
-    losses: tuple[float, ...] = ()
-    speeds: tuple[float, ...] = ()
-    step_seconds: tuple[float, ...] = ()
-    phase: str | None = None
-    last_time: float | None = None
-    warnings: tuple[str, ...] = ()
-    restarted: float | None = None
-    ranks: Mapping[int, Rank] = field(default_factory=dict)
-
-    @property
-    def first_failure(self) -> Failure | None:
-        """The failure that came first; a rank that only lost its peers is passed over where another is at fault."""
-        failures = self.failures
-        return failures[0] if failures else None
-
-    @property
-    def failures(self) -> tuple[Failure, ...]:
-        """Failures in the order of cause: those of ranks that only lost their peers come last."""
-        failed = [rank for rank in self.ranks.values() if rank.failure is not None]
-        failed.sort(key=lambda rank: (follows(rank.failure), rank.last_time or 0.0, rank.rank))
-        return tuple(dict.fromkeys(rank.failure for rank in failed if rank.failure is not None))
-
-
-_PEER_LOST = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "connection refused",
-    "connection was likely closed",
-    "broken pipe",
-    "socket timeout",
-    "timed out waiting",
-    "watchdog caught collective operation timeout",
-    "nccl communicator was aborted",
-    "remote process exited",
-    "signal 15",
-    "sigterm",
-)
-
-
-def follows(failure: Failure | None) -> bool:
-    """Whether an error reads like the loss of another rank: it follows from a failure and is not its cause."""
-    if failure is None:
-        return False
-    text = f"{failure.type} {failure.message}".lower()
-    return any(sign in text for sign in _PEER_LOST)
 
 
 def fold(state: RunState, events: Iterable[Event]) -> RunState:
     """The state after some more events; pure."""
     ranks = dict(state.ranks)
     for event in events:
-        number = _whole(event.get("rank"))
+        number = as_whole(event.get("rank"))
         if number is None:
             continue
         if event.get("kind") == "warning" and event.get("restarts") is True:
@@ -151,7 +42,7 @@ def _restarted(state: RunState, event: Event) -> RunState:
         plan=state.plan,
         started=state.started,
         last_time=state.last_time,
-        restarted=_number(event.get("time")),
+        restarted=as_number(event.get("time")),
     )
 
 
@@ -162,7 +53,7 @@ def _anew(rank: Rank, restarted: float | None) -> Rank:
 
 
 def _update_run(state: RunState, event: Event, *, is_first: bool) -> RunState:
-    time = _number(event.get("time"))
+    time = as_number(event.get("time"))
     if time is not None and time > (state.last_time or 0.0):
         state = replace(state, last_time=time)
     match event.get("kind"):
@@ -182,7 +73,7 @@ def _update_run(state: RunState, event: Event, *, is_first: bool) -> RunState:
 
 
 def _started(state: RunState, event: Event, *, is_first: bool) -> RunState:
-    world_size = _whole(event.get("world_size")) or state.world_size
+    world_size = as_whole(event.get("world_size")) or state.world_size
     if not is_first:
         return replace(state, world_size=world_size)
     plan = event.get("plan")
@@ -190,13 +81,13 @@ def _started(state: RunState, event: Event, *, is_first: bool) -> RunState:
         state,
         world_size=world_size,
         plan=plan if isinstance(plan, dict) else state.plan,
-        started=_number(event.get("time")),
+        started=as_number(event.get("time")),
     )
 
 
 def _stepped(state: RunState, event: Event) -> RunState:
     step, loss, speed, step_s = (
-        _number(event.get(name)) for name in ("step", "loss", "tokens_per_s_per_gpu", "step_s")
+        as_number(event.get(name)) for name in ("step", "loss", "tokens_per_s_per_gpu", "step_s")
     )
     is_warm = step is not None and step > 1
     return replace(
@@ -204,11 +95,11 @@ def _stepped(state: RunState, event: Event) -> RunState:
         step=None if step is None else int(step),
         loss=loss,
         first_loss=loss if state.first_loss is None else state.first_loss,
-        grad_norm=_number(event.get("grad_norm")),
-        lr=_number(event.get("lr")),
+        grad_norm=as_number(event.get("grad_norm")),
+        lr=as_number(event.get("lr")),
         step_s=step_s,
         tokens_per_s_per_gpu=speed,
-        mfu_pct=_number(event.get("mfu_pct")),
+        mfu_pct=as_number(event.get("mfu_pct")),
         losses=state.losses if loss is None else (*state.losses, loss)[-KEPT_LOSSES:],
         speeds=(*state.speeds, speed)[-KEPT_SPEEDS:] if is_warm and speed is not None else state.speeds,
         step_seconds=(*state.step_seconds, step_s)[-20:] if is_warm and step_s is not None else state.step_seconds,
@@ -216,7 +107,7 @@ def _stepped(state: RunState, event: Event) -> RunState:
 
 
 def _update_rank(rank: Rank, event: Event) -> Rank:
-    time = _number(event.get("time"))
+    time = as_number(event.get("time"))
     rank = replace(rank, last_time=time if time is not None else rank.last_time)
     if rank.has_ended and event.get("kind") != "run_ended":
         rank = replace(rank, reason_ended=None, exit_code=None, failure=None)  # it was resumed
@@ -226,21 +117,21 @@ def _update_rank(rank: Rank, event: Event) -> Rank:
             name = gpu.get("name") if isinstance(gpu, dict) else None
             return Rank(
                 rank=rank.rank,
-                host=_text(event.get("host")),
-                pid=_whole(event.get("pid")),
-                gpu=_text(name),
+                host=as_text(event.get("host")),
+                pid=as_whole(event.get("pid")),
+                gpu=as_text(name),
                 last_time=rank.last_time,
             )
         case "memory":
             return _measured(rank, event)
         case "gpu":
-            links = [_number(event.get(f"nvlink_{way}_bytes_per_s")) for way in ("rx", "tx")]
+            links = [as_number(event.get(f"nvlink_{way}_bytes_per_s")) for way in ("rx", "tx")]
             known = [link for link in links if link is not None]
             return replace(
                 rank,
-                sm_pct=_number(event.get("sm_pct")),
+                sm_pct=as_number(event.get("sm_pct")),
                 link_bytes_per_s=max(known) if known else None,
-                reason=_text(event.get("reason")) or "",
+                reason=as_text(event.get("reason")) or "",
             )
         case "step":
             return _idle(rank, event)
@@ -252,7 +143,7 @@ def _update_rank(rank: Rank, event: Event) -> Rank:
 
 def _measured(rank: Rank, event: Event) -> Rank:
     names = ("active_bytes", "reserved_bytes", "host_rss_bytes", "peak_reserved_bytes", "peak_active_bytes")
-    active, reserved, host, *peaks = (_whole(event.get(name)) for name in names)
+    active, reserved, host, *peaks = (as_whole(event.get(name)) for name in names)
     told = next((size for size in (*peaks, reserved, active, host) if size is not None), None)
     return replace(
         rank,
@@ -260,24 +151,24 @@ def _measured(rank: Rank, event: Event) -> Rank:
         reserved_bytes=reserved,
         host_bytes=host,
         peak_bytes=max((size for size in (told, rank.peak_bytes) if size is not None), default=None),
-        alloc_retries=_whole(event.get("alloc_retries")),
-        ooms=_whole(event.get("ooms")),
+        alloc_retries=as_whole(event.get("alloc_retries")),
+        ooms=as_whole(event.get("ooms")),
     )
 
 
 def _idle(rank: Rank, event: Event) -> Rank:
     """Share of the step in which the rank did not compute, by cause; None where the engine took no profile."""
-    breakdown, step_s = event.get("breakdown"), _number(event.get("step_s"))
+    breakdown, step_s = event.get("breakdown"), as_number(event.get("step_s"))
     if not isinstance(breakdown, dict) or not step_s:
         return rank
-    compute_s = _number(breakdown.get("compute_s"))
+    compute_s = as_number(breakdown.get("compute_s"))
     if compute_s is None:
         return replace(rank, idle_pct=None, idle=None)
     causes: dict[str, float] = {}
     for name in _IDLE_CAUSES:
         value = breakdown.get(name)
         values = list(value.values()) if isinstance(value, dict) else [value]
-        seconds = [part for part in map(_number, values) if part is not None]
+        seconds = [part for part in map(as_number, values) if part is not None]
         if seconds:
             causes[name.removesuffix("_s")] = 100 * sum(seconds) / step_s
     return replace(rank, idle_pct=100 * (1 - compute_s / step_s), idle=causes)
@@ -287,32 +178,16 @@ def _ended(rank: Rank, event: Event) -> Rank:
     failure = event.get("first_failure")
     told = None
     if isinstance(failure, dict):
-        who = _whole(failure.get("rank"))
+        who = as_whole(failure.get("rank"))
         told = Failure(
             rank=rank.rank if who is None else who,
-            host=_text(failure.get("host")),
-            type=_text(failure.get("type")) or "error",
-            message=_text(failure.get("message")) or "",
+            host=as_text(failure.get("host")),
+            type=as_text(failure.get("type")) or "error",
+            message=as_text(failure.get("message")) or "",
         )
     return replace(
         rank,
-        reason_ended=_text(event.get("reason")) or "ended",
-        exit_code=_whole(event.get("exit_code")),
+        reason_ended=as_text(event.get("reason")) or "ended",
+        exit_code=as_whole(event.get("exit_code")),
         failure=told,
     )
-
-
-def _number(value: object) -> float | None:
-    """A figure; None for what is none, and for one that no sum or mean survives (a crash can leave any bytes)."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return None
-    return float(value) if abs(value) < _LARGEST else None
-
-
-def _whole(value: object) -> int | None:
-    is_whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST
-    return value if is_whole and isinstance(value, int) else None
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

@@ -19,7 +19,8 @@ from typing import Any, Literal
 from engine.errors import Finding, TitanError
 from engine.events import Event, event_file, read_ends, read_new
 from titancli import report
-from titancli.monitor.fold import RunState, fold
+from titancli.monitor.fold import fold
+from titancli.monitor.run_state import RunState
 
 State = Literal["starting", "running", "finished", "failed", "interrupted", "dead"]
 ENDED: frozenset[State] = frozenset({"finished", "failed", "interrupted", "dead"})

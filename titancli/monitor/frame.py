@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from titancli import figures
-from titancli.monitor.fold import Failure, Rank, RunState
 from titancli.monitor.follow import ENDED, State, silence_s
+from titancli.monitor.run_state import Failure, Rank, RunState
 
 _ALMOST_FULL = 0.95
 _QUIET_S = 120.0

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from titancli.launch.progress import Lines, doing
-from titancli.monitor.fold import RunState, fold
+from titancli.monitor.fold import fold
+from titancli.monitor.run_state import RunState
 
 
 def event(kind: str, **fields: Any) -> dict[str, Any]:

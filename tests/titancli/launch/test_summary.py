@@ -11,7 +11,8 @@ from engine.planner.plan import plan
 from engine.sources import load
 from titancli.launch.summary import cause_outside, failure_text, named, summary
 from titancli.launch.supervise import Ending
-from titancli.monitor.fold import Failure, RunState, fold
+from titancli.monitor.fold import fold
+from titancli.monitor.run_state import Failure, RunState
 
 PLAN = plan(load(preset="quickstart", environ={}).config)
 

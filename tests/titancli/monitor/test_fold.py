@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from titancli.monitor.fold import KEPT_LOSSES, Failure, RunState, fold, follows
+from titancli.monitor.fold import KEPT_LOSSES, fold
+from titancli.monitor.run_state import Failure, RunState, follows
 
 
 def event(kind: str, rank: int = 0, time: float = 100.0, **fields: Any) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from titancli.monitor.fold import RunState, fold
+from titancli.monitor.fold import fold
 from titancli.monitor.follow import State
 from titancli.monitor.frame import Frame, frame, planned_memory
 from titancli.monitor.panels import curve, line, panels
+from titancli.monitor.run_state import RunState
 
 PLAN: dict[str, Any] = {
     "gpu": "h200",

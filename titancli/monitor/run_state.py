@@ -1,0 +1,118 @@
+"""What is known of a run at one moment: its figures, its ranks, and which failure is the cause of the others.
+
+Knows how an error reads that only follows from the loss of another rank. Does not know events (fold).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_PEER_LOST = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "connection was likely closed",
+    "broken pipe",
+    "socket timeout",
+    "timed out waiting",
+    "watchdog caught collective operation timeout",
+    "nccl communicator was aborted",
+    "remote process exited",
+    "signal 15",
+    "sigterm",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a rank ended: the type and text of its error."""
+
+    rank: int
+    host: str | None
+    type: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One process of the run; None is not known."""
+
+    rank: int
+    host: str | None = None
+    pid: int | None = None
+    gpu: str | None = None
+    active_bytes: int | None = None
+    reserved_bytes: int | None = None
+    host_bytes: int | None = None
+    peak_bytes: int | None = None
+    alloc_retries: int | None = None
+    ooms: int | None = None
+    sm_pct: float | None = None
+    link_bytes_per_s: float | None = None
+    reason: str = ""
+    idle_pct: float | None = None
+    idle: dict[str, float] | None = None
+    phase: str | None = None
+    last_time: float | None = None
+    reason_ended: str | None = None
+    exit_code: int | None = None
+    failure: Failure | None = None
+
+    @property
+    def used_bytes(self) -> int | None:
+        """What the rank takes from its GPU (reserved by the allocator, else in use), or without one from the host."""
+        sizes = (self.reserved_bytes, self.active_bytes, self.host_bytes)
+        return next((size for size in sizes if size is not None), None)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the rank said that it ended."""
+        return self.reason_ended is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """A run as its events tell it."""
+
+    world_size: int | None = None
+    plan: Mapping[str, Any] | None = None
+    started: float | None = None
+    step: int | None = None
+    loss: float | None = None
+    first_loss: float | None = None
+    grad_norm: float | None = None
+    lr: float | None = None
+    step_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    mfu_pct: float | None = None
+    losses: tuple[float, ...] = ()
+    speeds: tuple[float, ...] = ()
+    step_seconds: tuple[float, ...] = ()
+    phase: str | None = None
+    last_time: float | None = None
+    warnings: tuple[str, ...] = ()
+    restarted: float | None = None
+    ranks: Mapping[int, Rank] = field(default_factory=dict)
+
+    @property
+    def first_failure(self) -> Failure | None:
+        """The failure that came first; a rank that only lost its peers is passed over where another is at fault."""
+        failures = self.failures
+        return failures[0] if failures else None
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """Failures in the order of cause: those of ranks that only lost their peers come last."""
+        failed = [rank for rank in self.ranks.values() if rank.failure is not None]
+        failed.sort(key=lambda rank: (follows(rank.failure), rank.last_time or 0.0, rank.rank))
+        return tuple(dict.fromkeys(rank.failure for rank in failed if rank.failure is not None))
+
+
+def follows(failure: Failure | None) -> bool:
+    """Whether an error reads like the loss of another rank: it follows from a failure and is not its cause."""
+    if failure is None:
+        return False
+    text = f"{failure.type} {failure.message}".lower()
+    return any(sign in text for sign in _PEER_LOST)
