@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.model.documents import attend_within_documents
+from engine.model.documents import Documents, attend_within_documents
 from engine.model.linear import Join, Linear, Norm, Spread, join, spread
 from engine.model.rope import rotate
 from engine.shapes import ModelShape
@@ -30,9 +30,9 @@ _CUDA_KERNELS = [
     SDPBackend.MATH,
 ]
 
-Core: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
-"""Rotated queries (B, S, N, H), keys and values (B, S, K, H), and the document of each token of the
-whole sequence in its natural order (B, S) or None; gives (B, S, N, H)."""
+Core: TypeAlias = Callable[[Tensor, Tensor, Tensor, Documents | None], Tensor]
+"""Rotated queries (B, S, N, H), keys and values (B, S, K, H), and the documents of the whole
+sequence or None; gives (B, S, N, H)."""
 
 
 @contextmanager
@@ -48,11 +48,10 @@ def attention_kernels(device_type: str) -> Iterator[None]:
         yield
 
 
-def causal(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, documents_BS: Tensor | None) -> Tensor:
+def causal(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, documents: Documents | None) -> Tensor:
     """Every token attends to itself and those before it in its sequence, or in its document of it."""
-    if documents_BS is not None:
-        places_S = torch.arange(q_BSNH.shape[1], device=q_BSNH.device)
-        return attend_within_documents(q_BSNH, k_BSKH, v_BSKH, documents_BS, places_S)
+    if documents is not None:
+        return attend_within_documents(q_BSNH, k_BSKH, v_BSKH, documents)
     grouped = q_BSNH.shape[2] != k_BSKH.shape[2]
     if grouped and q_BSNH.dtype is torch.float32 and q_BSNH.is_cuda:
         # Only the memory-efficient kernel takes float32, and it wants as many key heads as query heads; plain
@@ -86,12 +85,12 @@ class Attention(nn.Module):
         self.join: Join = join
         self.core: Core = causal
 
-    def forward(self, x_BSD: Tensor, cos: Tensor, sin: Tensor, documents_BS: Tensor | None = None) -> Tensor:
+    def forward(self, x_BSD: Tensor, cos: Tensor, sin: Tensor, documents: Documents | None = None) -> Tensor:
         """Attends to this and all earlier positions of the same sequence, or of the same document."""
         # -1 for the heads: tensor parallel leaves a rank only some of them.
         q_BSNH, k_BSKH, v_BSKH = (
             out.view(*out.shape[:-1], -1, self.head_dim) for out in self.spread(x_BSD, (self.wq, self.wk, self.wv))
         )
         q_BSNH, k_BSKH = rotate(self.q_norm(q_BSNH), cos, sin), rotate(self.k_norm(k_BSKH), cos, sin)
-        out_BSNH = self.core(q_BSNH, k_BSKH, v_BSKH, documents_BS)
+        out_BSNH = self.core(q_BSNH, k_BSKH, v_BSKH, documents)
         return self.join(out_BSNH.flatten(2), self.wo)

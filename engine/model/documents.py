@@ -1,15 +1,15 @@
 """Causal attention that stays inside each document of a packed sequence.
 
 Knows the mask, and how blocks of it that are empty or full are found without computing it: on CUDA
-FlexAttention leaves out the empty ones. Nothing here waits for the device or depends on how many
-documents there are. Does not know where documents begin (data/packing.py).
+FlexAttention leaves out the empty ones. It is made once for all layers. Nothing here waits for the device or
+depends on how many documents there are. Does not know where documents begin (data/packing.py).
 B batch, S queries of this rank, T keys of the whole sequence, Q and K blocks of them, N query heads, K key/value heads.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -20,20 +20,38 @@ BLOCK = 128
 """Queries, or keys, of a block of the mask: the size that FlexAttention's own masks have."""
 
 
-def attend_within_documents(
-    q_BSNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, documents_BT: Tensor, positions_S: Tensor
-) -> Tensor:
-    """Queries at these positions of the sequence see the keys of their document up to themselves: (B, S, N, H).
+class Documents(NamedTuple):
+    """The documents of a batch, numbered upwards in the natural order of the whole sequence.
 
-    Documents are numbered upwards in the natural order of the whole sequence.
+    `mask` says which keys the queries of attention may see: blocks for FlexAttention, or true and false
+    (B, S, T). None where attention takes it from the numbers.
     """
+
+    numbers_BT: Tensor
+    mask: BlockMask | Tensor | None
+
+
+def documents_of(numbers_BT: Tensor, queries_S: Tensor | None) -> Documents:
+    """Numbered documents with the mask of the queries at these positions of the sequence.
+
+    Called outside of what is compiled: on an H200 with torch 2.11, attention compiled in one graph with the making of
+    its mask was wrong by 0.8 of the largest value.
+    """
+    if queries_S is None:
+        return Documents(numbers_BT, None)
+    mask = block_mask if numbers_BT.device.type == "cuda" else may_see
+    return Documents(numbers_BT, mask(numbers_BT, queries_S))
+
+
+def attend_within_documents(q_BSNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, documents: Documents) -> Tensor:
+    """Queries see the keys of their document up to themselves: (B, S, N, H)."""
     q, k, v = (heads.transpose(1, 2) for heads in (q_BSNH, k_BTKH, v_BTKH))
     grouped = q.shape[1] != k.shape[1]
-    if q.device.type == "cuda":
-        out = _flex()(q, k, v, block_mask=block_mask(documents_BT, positions_S), enable_gqa=grouped)
+    if isinstance(documents.mask, BlockMask):
+        out = _flex()(q, k, v, block_mask=documents.mask, enable_gqa=grouped)
     else:
-        allowed_BST = may_see(documents_BT, positions_S)
-        out = scaled_dot_product_attention(q, k, v, attn_mask=allowed_BST.unsqueeze(1), enable_gqa=grouped)
+        assert documents.mask is not None, "the mask is for other queries than these"
+        out = scaled_dot_product_attention(q, k, v, attn_mask=documents.mask.unsqueeze(1), enable_gqa=grouped)
     return cast(Tensor, out).transpose(1, 2)
 
 

@@ -8,13 +8,14 @@ the feed-forward, V vocabulary, R half the width of a head.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from engine.model.attention import Attention, attention_kernels
+from engine.model.documents import Documents, documents_of
 from engine.model.linear import Embedding, Join, Linear, Norm, Spread, join, local, spread
 from engine.model.loss import HeadLoss, cross_entropy_sum, head_loss
 from engine.model.rope import table
@@ -22,6 +23,9 @@ from engine.shapes import ModelShape
 
 Order: TypeAlias = Callable[[torch.device], Tensor]
 """Gives the natural positions (S,) of the tokens that a rank holds, in the order in which it holds them."""
+
+Queries: TypeAlias = Literal["own", "whole", "pieces"]
+"""Which queries attention has at once: those of this rank's tokens, of whole sequences, or some after others."""
 
 
 class FeedForward(nn.Module):
@@ -51,9 +55,9 @@ class Block(nn.Module):
         self.ffn_norm = Norm(shape.dim, eps=shape.norm_eps)
         self.feed_forward = FeedForward(shape)
 
-    def forward(self, x_BSD: Tensor, cos: Tensor, sin: Tensor, documents_BS: Tensor | None = None) -> Tensor:
+    def forward(self, x_BSD: Tensor, cos: Tensor, sin: Tensor, documents: Documents | None = None) -> Tensor:
         """(B, S, D) in and out; the tables are rows of `rope.table`, (S, R) or (B, S, R)."""
-        h_BSD = x_BSD + self.attention(self.attention_norm(x_BSD), cos, sin, documents_BS)
+        h_BSD = x_BSD + self.attention(self.attention_norm(x_BSD), cos, sin, documents)
         out_BSD: Tensor = h_BSD + self.feed_forward(self.ffn_norm(h_BSD))
         return out_BSD
 
@@ -93,6 +97,7 @@ class Decoder(nn.Module):
         self.shape = shape
         self.seq_len = seq_len
         self.order: Order | None = None
+        self.queries: Queries = "own"
         # Tensor ranks hold a piece each of a sequence between blocks, and attention sees all of it.
         self.sequence_pieces = 1
         self.tok_embeddings = Embedding(shape.vocab_size, shape.dim) if first else None
@@ -131,10 +136,10 @@ class Decoder(nn.Module):
         document, and attention stays inside it; None is one document a sequence.
         """
         h_BSD = x if self.tok_embeddings is None else self.tok_embeddings(self._own(x))
-        cos, sin, documents_BS = self._places(x, positions_BS)
+        cos, sin, documents = self._places(x, positions_BS)
         with attention_kernels(h_BSD.device.type):
             for block in self.layers.values():
-                h_BSD = block(h_BSD, cos, sin, documents_BS)
+                h_BSD = block(h_BSD, cos, sin, documents)
         if self.norm is None or self.output is None:
             return h_BSD
         out: Tensor = self.output(self.norm(h_BSD), None if labels_BS is None else self._own(labels_BS))
@@ -144,12 +149,21 @@ class Decoder(nn.Module):
         """The tokens, labels or positions of this rank."""
         return whole_BS if self.order is None else whole_BS[:, self.order_S]
 
-    def _places(self, x: Tensor, positions_BS: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Rotary tables of this rank's tokens, and the document of every token of the whole sequence."""
+    def _places(self, x: Tensor, positions_BS: Tensor | None) -> tuple[Tensor, Tensor, Documents | None]:
+        """Rotary tables of this rank's tokens, and the documents of the whole sequence."""
         if positions_BS is not None:
             own_BS = self._own(positions_BS)
-            return self.cos_SR[own_BS], self.sin_SR[own_BS], (positions_BS == 0).cumsum(1)
+            documents = documents_of((positions_BS == 0).cumsum(1), self.masked(positions_BS))
+            return self.cos_SR[own_BS], self.sin_SR[own_BS], documents
         if self.order is not None:
             return self.cos_SR[self.order_S], self.sin_SR[self.order_S], None
         length = x.shape[1] * (1 if self.tok_embeddings is not None else self.sequence_pieces)
         return self.cos_SR[:length], self.sin_SR[:length], None
+
+    def masked(self, positions_BS: Tensor) -> Tensor | None:
+        """The places in the sequence of the queries that a mask is made for."""
+        if self.queries == "pieces":
+            return None
+        if self.queries == "own" and self.order is not None:
+            return self.order_S
+        return torch.arange(positions_BS.shape[1], device=positions_BS.device)

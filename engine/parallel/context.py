@@ -23,8 +23,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from engine.model.attention import Attention, causal
 from engine.model.attention_kernels import attend, attend_gradients
 from engine.model.attention_pieces import Cut, Merged, attend_to_all, like_result
-from engine.model.documents import attend_within_documents
-from engine.model.llama import Decoder
+from engine.model.documents import Documents, attend_within_documents
+from engine.model.llama import Decoder, Queries
 
 Method: TypeAlias = Literal["allgather", "ring", "ulysses"]
 Balance: TypeAlias = Literal["headtail", "none", "auto"]
@@ -48,8 +48,13 @@ def apply_context_parallel(part: Decoder, mesh: DeviceMesh, *, method: Method, b
     """
     cut = Cut(mesh.get_local_rank(), mesh.size(), method != "ulysses" and balance != "none")
     assert part.seq_len % (cut.count * cut.runs) == 0, f"{part.seq_len} tokens do not split over {cut.count} ranks"
-    cores = {"allgather": _gathered, "ring": _round_the_ring, "ulysses": _heads_for_tokens}
-    core = partial(cores[method], Ranks(mesh.get_group().group_name, cut))
+    ways: dict[Method, tuple[Callable[..., Tensor], Queries]] = {
+        "allgather": (_gathered, "own"),
+        "ring": (_round_the_ring, "pieces"),
+        "ulysses": (_heads_for_tokens, "whole"),
+    }
+    way, part.queries = ways[method]
+    core = partial(way, Ranks(mesh.get_group().group_name, cut))
     part.order = partial(_order, cut, part.seq_len)
     for module in part.modules():
         if isinstance(module, Attention):
@@ -64,13 +69,12 @@ def _order(cut: Cut, seq_len: int, device: torch.device) -> Tensor:
 # ---- every rank gathers keys and values --------------------------------------------------------
 
 
-def _gathered(ranks: Ranks, q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, documents_BT: Tensor | None) -> Tensor:
+def _gathered(ranks: Ranks, q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, documents: Documents | None) -> Tensor:
     whole = cast(Tensor, _Gather.apply(torch.stack((k_BSKH, v_BSKH)), ranks))  # type: ignore[no-untyped-call]
     k_BTKH, v_BTKH = whole.unbind()
-    if documents_BT is None:
+    if documents is None:
         return attend_to_all(q_BSNH, k_BTKH, v_BTKH, ranks.cut)
-    positions_S = _order(ranks.cut, documents_BT.shape[1], documents_BT.device)
-    return attend_within_documents(q_BSNH, k_BTKH, v_BTKH, documents_BT, positions_S)
+    return attend_within_documents(q_BSNH, k_BTKH, v_BTKH, documents)
 
 
 class _Gather(torch.autograd.Function):
@@ -105,10 +109,11 @@ _BACKWARD = (
 
 
 def _round_the_ring(
-    ranks: Ranks, q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, documents_BT: Tensor | None
+    ranks: Ranks, q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, documents: Documents | None
 ) -> Tensor:
     cut = ranks.cut
-    out = _ring(q_BSNH, k_BSKH, v_BSKH, documents_BT, ranks.group, cut.place, cut.count, cut.balanced)[0]
+    numbers_BT = None if documents is None else documents.numbers_BT
+    out = _ring(q_BSNH, k_BSKH, v_BSKH, numbers_BT, ranks.group, cut.place, cut.count, cut.balanced)[0]
     return cast(Tensor, out)
 
 
@@ -236,7 +241,7 @@ _ring.register_autograd(_gradients, setup_context=_save)
 
 
 def _heads_for_tokens(
-    ranks: Ranks, q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, documents_BT: Tensor | None
+    ranks: Ranks, q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, documents: Documents | None
 ) -> Tensor:
     count, (batch, length, kv_heads, width) = ranks.cut.count, k_BSKH.shape
     # Key/value heads that do not divide over the ranks are used by several, whose gradients add up.
@@ -247,7 +252,7 @@ def _heads_for_tokens(
     ]
     whole_BTMH = _exchange(torch.cat(shares, 3).movedim(2, 0), ranks).movedim(0, 1).flatten(1, 2)
     q_BTNH, k_BTKH, v_BTKH = torch.split(whole_BTMH, [share.shape[3] for share in shares], 2)
-    out_BTNH = causal(q_BTNH, k_BTKH, v_BTKH, documents_BT)
+    out_BTNH = causal(q_BTNH, k_BTKH, v_BTKH, documents)
     pieces = out_BTNH.reshape(batch, count, length, -1, width).movedim(1, 0)
     return _exchange(pieces, ranks).movedim(0, 2).flatten(2, 3)
 

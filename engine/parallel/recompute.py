@@ -91,17 +91,17 @@ def _is_news(record: LogRecord) -> bool:
     return "Detected that context_fn is passed" not in record.getMessage()
 
 
-def _all_again(block: Block, x_BSD: Tensor, *places: Tensor | None) -> Tensor:
+def _all_again(block: Block, x_BSD: Tensor, *places: Any) -> Tensor:
     """Keeps what goes into the block, and nothing else."""
     return _checkpoint(block, x_BSD, *places)
 
 
-def _cheap_again(block: Block, x_BSD: Tensor, *places: Tensor | None) -> Tensor:
+def _cheap_again(block: Block, x_BSD: Tensor, *places: Any) -> Tensor:
     """Keeps what is dear: products, attention, sums over ranks; computes norms, SwiGLU, rotation and casts again."""
     return _checkpoint(block, x_BSD, *places, context_fn=_keeping_what_is_dear)
 
 
-def _checkpoint(block: Block, x_BSD: Tensor, *places: Tensor | None, **given: Any) -> Tensor:
+def _checkpoint(block: Block, x_BSD: Tensor, *places: Any, **given: Any) -> Tensor:
     def compiled(*args: Any) -> Tensor:
         return Block.forward(block, *args)
 

@@ -11,7 +11,7 @@ import engine.model.attention_kernels
 from engine.model.attention import attention_kernels, causal
 from engine.model.attention_kernels import attend, attend_gradients, kernel_for
 from engine.model.attention_pieces import Cut, attend_to_all
-from engine.model.documents import attend_within_documents, may_see
+from engine.model.documents import attend_within_documents, documents_of, may_see
 
 pytestmark = [
     pytest.mark.device,
@@ -132,11 +132,12 @@ def test_attention_inside_documents_is_as_defined_and_waits_for_nothing(compiled
     expected = exact(inputs, given, may_see(documents_BS, places_S))
     core = torch.compile(causal, fullgraph=True) if compiled else causal
     with attention_kernels("cuda"):
-        torch.autograd.grad(core(*inputs, documents_BS), inputs, given)
+        # Another batch before it, whose mask must not be compiled into this one's.
+        torch.autograd.grad(core(*inputs, documents_of(torch.ones_like(documents_BS), places_S)), inputs, given)
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")
         try:
-            out = core(*inputs, documents_BS)
+            out = core(*inputs, documents_of(documents_BS, places_S))
             found = torch.autograd.grad(out, inputs, given)
         finally:
             torch.cuda.set_sync_debug_mode("default")
@@ -149,6 +150,6 @@ def test_a_rank_with_an_early_and_a_late_chunk_stays_inside_documents(dtype: tor
     documents_BS, places_S = documents(600), torch.cat((torch.arange(50, 150), torch.arange(450, 550))).cuda()
     inputs = [x.clone().requires_grad_() for x in (q[:, places_S], k, v)]
     given = torch.randn_like(inputs[0])
-    out = attend_within_documents(*inputs, documents_BS, places_S)
+    out = attend_within_documents(*inputs, documents_of(documents_BS, places_S))
     found = torch.autograd.grad(out, inputs, given)
     assert_near((out.detach(), *found), exact(inputs, given, may_see(documents_BS, places_S)), dtype)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import pad
 
+import engine.model.documents
+import engine.model.llama
 from engine.model.attention import causal
-from engine.model.documents import BLOCK, attend_within_documents, block_mask, may_see
+from engine.model.documents import BLOCK, Documents, attend_within_documents, block_mask, documents_of, may_see
 from engine.model.initial import materialise
 from engine.model.llama import Decoder
+from engine.parallel.recompute import apply_recompute
+from engine.planner.recompute import Recompute
 from engine.shapes import FLAVORS
 
 SHAPE = replace(FLAVORS["llama3"]["debugmodel"], dim=32, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=8, ffn_dim=48)
@@ -58,7 +64,8 @@ def test_c24_documents_side_by_side_are_documents_on_their_own() -> None:
 
 def test_one_document_is_plain_causal_attention() -> None:
     q, k, v = heads(8, 8)
-    torch.testing.assert_close(causal(q, k, v, torch.ones(2, 8, dtype=torch.int64)), causal(q, k, v, None))
+    one = documents_of(torch.ones(2, 8, dtype=torch.int64), NATURAL_S)
+    torch.testing.assert_close(causal(q, k, v, one), causal(q, k, v, None))
 
 
 # Sizes that are multiples of a block and not, and positions as ranks hold them under context parallel.
@@ -105,25 +112,47 @@ def test_no_block_of_the_mask_is_left_out_and_full_ones_are_full(case: str) -> N
 def test_the_way_of_gpus_gives_what_that_of_cpus_does(case: str) -> None:
     length, positions_S = CASES[case]
     q, k, v = heads(len(positions_S), length)
-    documents_BT = documents(length)
-    expected = attend_within_documents(q, k, v, documents_BT, positions_S)
-    mask = block_mask(documents_BT, positions_S)
+    numbers_BT = documents(length)
+    expected = attend_within_documents(q, k, v, documents_of(numbers_BT, positions_S))
+    mask = block_mask(numbers_BT, positions_S)
     found = flex_attention(*(x.transpose(1, 2) for x in (q, k, v)), block_mask=mask, enable_gqa=True)
     assert isinstance(found, torch.Tensor)
     torch.testing.assert_close(found.transpose(1, 2), expected)
 
 
-def test_the_mask_of_gpus_compiles_without_a_break() -> None:
-    length, positions_S = CASES["early_and_late"]
-    q, k, v = (x.transpose(1, 2) for x in heads(len(positions_S), length))
+@pytest.mark.parametrize("mode", ["none", "selective", "full"])
+def test_blocks_compile_once_for_the_masks_of_all_steps_and_layers(
+    mode: Literal["none", "selective", "full"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    length = 300
+    part = Decoder(replace(SHAPE, head_dim=16), (0, 1), first=True, last=True, seq_len=length)
+    apply_recompute(part, Recompute(mode=mode))
+    materialise(part, 0, torch.device("cpu"))
+    tokens_BS = torch.randint(0, SHAPE.vocab_size, (2, length))
+    # Documents of other lengths in every step.
+    steps = [torch.arange(length).remainder(longest).expand(2, -1) for longest in (300, 70, 201, 7)]
+    with torch.no_grad():
+        expected = [part(tokens_BS, None, positions_BS) for positions_BS in steps]
+        # The way of GPUs, of which CPUs have no backward.
+        monkeypatch.setattr(engine.model.documents, "may_see", block_mask)
+        torch._dynamo.reset()
+        counter = CompileCounterWithBackend("aot_eager")
+        for block in part.layers.values():
+            block.forward = torch.compile(block.forward, fullgraph=True, backend=counter)
+        found = [part(tokens_BS, None, positions_BS) for positions_BS in steps]
+    assert counter.frame_count == 1
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
-    def masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, documents_BT: torch.Tensor) -> torch.Tensor:
-        mask = block_mask(documents_BT, positions_S)
-        out = flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
-        assert isinstance(out, torch.Tensor)
-        return out
 
-    torch._dynamo.reset()
-    compiled = torch.compile(masked, fullgraph=True, backend="aot_eager")
-    expected = attend_within_documents(*(x.transpose(1, 2) for x in (q, k, v)), documents(length), positions_S)
-    torch.testing.assert_close(compiled(q, k, v, documents(length)).transpose(1, 2), expected)
+def test_mask_is_made_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Documents] = []
+
+    def counted(*given: torch.Tensor) -> Documents:
+        made.append(documents_of(*given))
+        return made[-1]
+
+    monkeypatch.setattr(engine.model.llama, "documents_of", counted)
+    part = Decoder(SHAPE, (0, 1), first=True, last=True, seq_len=8)
+    materialise(part, 0, torch.device("cpu"))
+    part(torch.arange(8).unsqueeze(0), None, POSITIONS_BS)
+    assert len(made) == 1

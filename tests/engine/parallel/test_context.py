@@ -18,6 +18,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from engine.data.loader import IGNORE
 from engine.model.attention import causal
+from engine.model.documents import documents_of
 from engine.model.initial import materialise
 from engine.model.llama import Decoder
 from engine.parallel.context import apply_context_parallel
@@ -87,14 +88,16 @@ def attended(ranks: int, method: str, balance: str, dtype: torch.dtype) -> dict[
     assert part.order is not None
     own_S, (_, _, positions_BS) = part.order(CPU), batch()
     for (heads, kv_heads), packed in product([(4, 2), (4, 1), (4, 4)], [False, True]):
-        documents_BS = (positions_BS == 0).cumsum(1) if packed else None
+        numbers_BS, rows_S = (positions_BS == 0).cumsum(1), torch.arange(LENGTH)
+        whole_documents = documents_of(numbers_BS, rows_S) if packed else None
+        own_documents = documents_of(numbers_BS, part.masked(numbers_BS)) if packed else None
         torch.manual_seed(0)
         whole = [torch.randn(2, LENGTH, count, 8, dtype=dtype) for count in (heads, kv_heads, kv_heads)]
         given = torch.randn(2, LENGTH, heads, 8, dtype=dtype)
         of_all = [heads.clone().requires_grad_() for heads in whole]
         of_own = [heads[:, own_S].clone().requires_grad_() for heads in whole]
-        out = causal(*of_all, documents_BS)
-        own_out = part.layers["0"].attention.core(*of_own, documents_BS)
+        out = causal(*of_all, whole_documents)
+        own_out = part.layers["0"].attention.core(*of_own, own_documents)
         expected = [out[:, own_S], *(x[:, own_S] for x in torch.autograd.grad(out, of_all, given))]
         got = [own_out, *torch.autograd.grad(own_out, of_own, given[:, own_S])]
         names = ("out", "q", "k", "v")
