@@ -144,9 +144,17 @@ def main() -> None:
     options = parser.parse_args()
     gpu, here = gpus_here()
     count = options.gpus or here
-    rows = {1: ONE_GPU, 2: tuple(two_gpus()), 4: (), 8: EIGHT_GPUS}[count]
-    chosen = [row for row in rows if not options.words or any(word in row.row.name for word in options.words)]
-    batch = {1: 1, 2: 8, 8: 8}[count]
+    rows = {1: ONE_GPU, 2: tuple(two_gpus()), 4: tuple(two_gpus()), 8: EIGHT_GPUS}[count]
+    names = {row.row.name for row in rows}
+    # A word that is a whole name means that row alone.
+    chosen = [
+        row
+        for row in rows
+        if not options.words
+        or row.row.name in options.words
+        or any(word in row.row.name for word in options.words if word not in names)
+    ]
+    batch = {1: 1, 2: 8, 4: 8, 8: 8}[count]
     reference = bound(
         f"reference: 1 GPU, {batch} sequences", *keys("training", global_batch_size=batch, local_batch_size=1)
     )
