@@ -9,20 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from gloo_pool import GlooPool, RankFailedError
+from layouts import layout
 from synthetic import tiny
 
 from engine.build import build
 from engine.planner.plan import plan
 from engine.shapes import part_parameters
-
-
-def layout(processes: int, replicas: int, shards: int, **values: Any) -> dict[str, Any]:
-    """Arguments of `tiny` for a data-parallel layout."""
-    degrees = {
-        "parallelism__data_parallel_replicate_degree": replicas,
-        "parallelism__data_parallel_shard_degree": shards,
-    }
-    return {"processes": processes, **degrees, **values}
 
 
 def whole_weights(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:

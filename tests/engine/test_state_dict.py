@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from gloo_pool import GlooPool
-from parity import KEYS, data_rank
+from parity import axes, data_rank
 from synthetic import Rows, tiny
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import (
@@ -37,12 +37,7 @@ LAYOUTS = {
 
 def arguments_of(name: str) -> dict[str, Any]:
     """Arguments of `tiny` for a layout."""
-    degrees = LAYOUTS[name]
-    processes = 1
-    for degree in degrees.values():
-        processes *= degree
-    axes = {key: degrees.get(axis, 1) for axis, key in KEYS.items()}
-    return {"processes": processes, "training__local_batch_size": 2, "training__global_batch_size": -1, **axes}
+    return {"training__local_batch_size": 2, "training__global_batch_size": -1, **axes(LAYOUTS[name])}
 
 
 class Sent(TorchDispatchMode):

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, get_args
 
@@ -46,6 +47,11 @@ SHAPE: dict[str, Any] = {
 }
 
 
+def axes(degrees: Mapping[str, int]) -> dict[str, Any]:
+    """Arguments of `tiny` for degrees by the short names of KEYS; those left out are 1."""
+    return {"processes": prod(degrees.values()), **{key: degrees.get(name, 1) for name, key in KEYS.items()}}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """A row: degrees by the short names of KEYS, and other keys that it sets."""
@@ -57,18 +63,14 @@ class Layout:
     @property
     def processes(self) -> int:
         """The product of the degrees."""
-        product = 1
-        for degree in self.degrees.values():
-            product *= degree
-        return product
+        return prod(self.degrees.values())
 
     def arguments(self, optimizer: str) -> dict[str, Any]:
         """Arguments of `tiny`."""
         ranks = self.degrees.get("rep", 1) * self.degrees.get("dp", 1)
-        degrees = {key: self.degrees.get(name, 1) for name, key in KEYS.items()}
         batch = {"training__local_batch_size": 8 // ranks}
         rate = {"optimizer__name": optimizer, "optimizer__lr": OPTIMIZERS[optimizer]}
-        return {"processes": self.processes, **SHAPE, **batch, **degrees, **rate, **self.values}
+        return {**axes(self.degrees), **SHAPE, **batch, **rate, **self.values}
 
 
 def _plain(**degrees: int) -> Layout:

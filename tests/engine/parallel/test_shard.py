@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from gloo_pool import GlooPool
+from layouts import layout
 from synthetic import Rows, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,15 +20,6 @@ from engine.model.initial import initialise
 from engine.planner.plan import plan
 
 LAYOUTS = {"one": (1, 1, 1), "replicate": (2, 2, 1), "fsdp": (2, 1, 2), "hsdp": (4, 2, 2)}
-
-
-def layout(processes: int, replicas: int, shards: int, **values: Any) -> dict[str, Any]:
-    """Arguments of `tiny` for a data-parallel layout."""
-    degrees = {
-        "parallelism__data_parallel_replicate_degree": replicas,
-        "parallelism__data_parallel_shard_degree": shards,
-    }
-    return {"processes": processes, **degrees, **values}
 
 
 def precision_in_force(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Tensor, sequence and loss parallelism: the pieces, the collectives, and the figures of one process."""
+"""Tensor, sequence and loss parallelism: the pieces, the collectives, and the figures of one process.
+
+Loss, norm and weights of the plain layouts are held in tests/engine/test_layouts.py; here is what goes with them.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +66,6 @@ def figures(arguments: dict[str, Any]) -> dict[str, Any]:
 
 FOUR_HEADS = {"model__shape__n_kv_heads": 4, "model__shape__ffn_dim": 104}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "tp_2": (layout(2), {}),
-    "tp_4": (layout(4), FOUR_HEADS),
-    "tp_2_fsdp_2": (layout(2, shards=2), {}),
-    "tp_2_replicate_2": (layout(2, replicas=2), {"optimizer__name": "SGD"}),
     "accumulation": (layout(2, training__local_batch_size=2), {}),
     "accumulation_with_copies": (layout(2, replicas=2, training__local_batch_size=1), {"optimizer__name": "SGD"}),
     "whole_logits": (layout(2, parallelism__disable_loss_parallel=True), {}),
