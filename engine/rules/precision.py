@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from engine.config import Float8, Mx
-from engine.facts import Facts
+from engine.facts import Facts, Linear
 from engine.legal import choice, neighbours
 from engine.rules.degrees import TP
 from engine.rules.row import Rule
 from engine.rules.training import compiles_model
+from engine.shapes import block_parameters
 
 COMPONENTS = ("model", "loss")
+
+Scheme: TypeAlias = Literal["float8", "mx"]
 
 
 def _asked(f: Facts) -> tuple[Float8 | Mx, int]:
@@ -110,6 +113,68 @@ def _compile_edit(f: Facts) -> dict[str, Any]:
         "compile.enable": True,
         "compile.components": components if "model" in components else ("model", *components),
     }
+
+
+def _section(f: Facts, scheme: Scheme) -> Float8 | Mx:
+    dense = f.config.quantize.dense
+    return dense.float8 if scheme == "float8" else dense.mx
+
+
+def _candidates(f: Facts, scheme: Scheme) -> list[Linear]:
+    """The linear layers that the filters leave."""
+    return f.linears(_section(f, scheme))
+
+
+def _none_rule(rule_id: str, scheme: Scheme, name: str, block: int) -> Rule:
+    def words(f: Facts) -> dict[str, object]:
+        left = ", ".join(f"{linear.name} ({linear.k} x {linear.n})" for linear in _candidates(f, scheme))
+        if left:
+            return {
+                "reason": f"none has both widths in multiples of {block}: {left}",
+                "way_out": f"widths to multiples of {block}",
+            }
+        return {"reason": "filter_fqns leaves out all of them", "way_out": "fewer names in filter_fqns"}
+
+    return Rule(
+        id=rule_id,
+        key=f"quantize.dense.{scheme}.enable",
+        needs="model",
+        broken=lambda f: (
+            _section(f, scheme).enable
+            and not any(linear.k % block == linear.n % block == 0 for linear in _candidates(f, scheme))
+        ),
+        message=f"{name} is enabled, and no linear layer takes it: {{reason}}",
+        fix="set it to false, or {way_out}",
+        words=words,
+        edit=lambda _: {f"quantize.dense.{scheme}.enable": False},
+        why="a run that is told to be in low precision would train in high precision, as fast as without",
+    )
+
+
+def _nameless(f: Facts, scheme: Scheme) -> list[str]:
+    """The parts of names in filter_fqns that no linear layer has in its name."""
+    shape = f.known_shape
+    below = [name.removesuffix(".weight") for name, weight in block_parameters(shape).items() if len(weight.shape) == 2]
+    names = ["output", *(f"layers.{layer}.{name}" for layer in range(shape.n_layers) for name in below)]
+    return [part for part in _section(f, scheme).filter_fqns if not any(part in name for name in names)]
+
+
+def _nameless_rule(rule_id: str, scheme: Scheme) -> Rule:
+    key = f"quantize.dense.{scheme}.filter_fqns"
+    return Rule(
+        id=rule_id,
+        key=key,
+        needs="model",
+        severity="warning",
+        broken=lambda f: _section(f, scheme).enable and bool(_nameless(f, scheme)),
+        message="filter_fqns leaves no layer out for {names}: no linear layer has that in its name",
+        fix="name parts of layers.0.attention.wq, wk, wv, wo, of layers.0.feed_forward.w1, w2, w3, or output",
+        words=lambda f: {"names": choice(_nameless(f, scheme))},
+        edit=lambda f: {
+            key: tuple(part for part in _section(f, scheme).filter_fqns if part not in _nameless(f, scheme))
+        },
+        why="a misspelled name would leave a layer in low precision that was meant to stay in high precision",
+    )
 
 
 PRECISION_RULES: tuple[Rule, ...] = (
@@ -221,4 +286,8 @@ PRECISION_RULES: tuple[Rule, ...] = (
         edit=lambda _: {"training.mixed_precision_param": "bfloat16"},
         why="the row-scaled kernels of Blackwell write 16 bits only",
     ),
+    _none_rule("Q310", "float8", "float8", 16),
+    _none_rule("Q311", "mx", "MXFP8", 32),
+    _nameless_rule("Q312", "float8"),
+    _nameless_rule("Q313", "mx"),
 )
