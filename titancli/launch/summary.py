@@ -43,15 +43,20 @@ def summary(ending: Ending, plan: Plan, run: Path, *, steps: int) -> str:
     rows = (
         *((("ended early", reason),) if early else ()),
         ("loss", f"{figures.loss(state.first_loss)} -> {figures.loss(state.loss)}"),
-        (
-            "speed",
-            f"{figures.rate(median_speed(state), 'no step after the first')} tokens/s a {each} (median without step 1)",
-        ),
+        ("speed", _speed(state, each)),
         ("peak memory", _memory(state, plan, each)),
         ("run folder", str(run)),
         ("next", f"titan monitor {named(run)}; titan logs {named(run)}"),
     )
     return "\n".join((head, *(f"  {label:<12} {text}" for label, text in rows)))
+
+
+def _speed(state: RunState, each: str) -> str:
+    """`1,000 tokens/s a GPU`, or that it is not known: then without a unit."""
+    speed = median_speed(state)
+    if speed is None:
+        return figures.rate(None, "no step after the first was logged")
+    return f"{figures.rate(speed)} tokens/s a {each} (median without step 1)"
 
 
 def median_speed(state: RunState) -> float | None:

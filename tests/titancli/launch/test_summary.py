@@ -58,6 +58,12 @@ def test_run_stopped_before_its_first_step_invents_nothing(code: int, head: str)
     assert "peak memory  n/a (not measured) a process" in text
 
 
+def test_speed_that_is_not_known_has_no_unit() -> None:
+    ended = fold(RunState(), [{"kind": "step", "rank": 0, "step": 1, "loss": 4.0, "tokens_per_s_per_gpu": None}])
+    text = summary(Ending(exit_code=130, state=ended, seconds=3.0), PLAN, Path("runs/x"), steps=4)
+    assert "  speed        n/a (no step after the first was logged)\n" in text
+
+
 def failure(rank: int, kind: str = "ValueError", message: str = "boom-17") -> Failure:
     return Failure(rank=rank, host=None, type=kind, message=message)
 
