@@ -71,7 +71,7 @@ def _across(weight: nn.Parameter, mesh: DeviceMesh) -> Shard | None:
 
     A DTensor cannot say of uneven rows cut twice which of them a rank has: saving one would tear it.
     """
-    if not isinstance(weight, DTensor) or mesh.size(-1) == 1:
+    if not isinstance(weight, DTensor) or mesh.size(mesh.ndim - 1) == 1:
         return None
     uneven = weight.placements[0].is_shard(0) and weight.shape[0] % weight.device_mesh.size() != 0
     return Shard(1) if uneven else None

@@ -123,7 +123,7 @@ def run(arguments: dict[str, Any], weights: str, keep: bool) -> dict[str, Any]:
     """
     config = tiny(**arguments)
     resolved = plan(config)
-    known: dict[str, dict[str, torch.Tensor]] = {} if keep else torch.load(weights)
+    known: dict[str, dict[str, torch.Tensor]] = {} if keep else torch.load(weights, map_location="cpu")
     found: dict[str, Any] = {}
 
     def building(*given: Any) -> Built:
@@ -170,7 +170,7 @@ logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERR
 
 
 def _whole(weight: torch.Tensor) -> torch.Tensor:
-    return (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().clone()
+    return (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().cpu().clone()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
