@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +176,15 @@ def test_a_product_has_the_precision_of_its_input_and_an_error_of_three_bits(nam
         assert ((found - wanted).norm() / wanted.norm()).item() < 0.08
 
 
-@pytest.mark.parametrize("name", ["tensorwise", "mxfp8_emulated"])
-def test_compiled_blocks_are_one_graph_and_train_alike(name: str, float32: Tensor) -> None:
+@pytest.mark.parametrize(
+    # Kernels of emulated mxfp8 take 20 s to make; tests/device/test_quantize.py trains with them.
+    ("name", "backend"),
+    [("tensorwise", "inductor"), ("mxfp8_emulated", "aot_eager")],
+)
+def test_compiled_blocks_are_one_graph_and_train_alike(
+    name: str, backend: str, float32: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     torch._dynamo.reset()
     counters.clear()
     found = losses(**RECIPES[name], compile__enable=True, compile__components=["model"])
