@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.model.documents import Documents, attend_within_documents
+from engine.model.documents import Documents, attend_within_documents, shares_keys
 from engine.model.linear import Join, Linear, Norm, Spread, join, spread
 from engine.model.rope import rotate
 from engine.shapes import ModelShape
@@ -52,7 +52,7 @@ def causal(q_BSNH: Tensor, k_BSKH: Tensor, v_BSKH: Tensor, documents: Documents 
     """Every token attends to itself and those before it in its sequence, or in its document of it."""
     if documents is not None:
         return attend_within_documents(q_BSNH, k_BSKH, v_BSKH, documents)
-    grouped = q_BSNH.shape[2] != k_BSKH.shape[2]
+    grouped = shares_keys(q_BSNH.shape[2], k_BSKH.shape[2])
     if grouped and q_BSNH.dtype is torch.float32 and q_BSNH.is_cuda:
         # Only the memory-efficient kernel takes float32, and it wants as many key heads as query heads; plain
         # arithmetic would keep S x S numbers a head.

@@ -46,13 +46,23 @@ def documents_of(numbers_BT: Tensor, queries_S: Tensor | None) -> Documents:
 def attend_within_documents(q_BSNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, documents: Documents) -> Tensor:
     """Queries see the keys of their document up to themselves: (B, S, N, H)."""
     q, k, v = (heads.transpose(1, 2) for heads in (q_BSNH, k_BTKH, v_BTKH))
-    grouped = q.shape[1] != k.shape[1]
+    grouped = shares_keys(q.shape[1], k.shape[1])
     if isinstance(documents.mask, BlockMask):
         out = _flex()(q, k, v, block_mask=documents.mask, enable_gqa=grouped)
     else:
         assert documents.mask is not None, "the mask is for other queries than these"
         out = scaled_dot_product_attention(q, k, v, attn_mask=documents.mask.unsqueeze(1), enable_gqa=grouped)
     return cast(Tensor, out).transpose(1, 2)
+
+
+def shares_keys(query_heads: int, key_heads: int) -> bool:
+    """Whether several query heads have one key head.
+
+    A plain bool, as attention wants it: where one process compiles several models, a comparison of sizes is a symbol.
+    """
+    if query_heads == key_heads:  # noqa: SIM103 - a branch makes the compiler decide
+        return False
+    return True
 
 
 def may_see(documents_BT: Tensor, positions_S: Tensor) -> Tensor:

@@ -156,3 +156,12 @@ def test_mask_is_made_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> No
     materialise(part, 0, torch.device("cpu"))
     part(torch.arange(8).unsqueeze(0), None, POSITIONS_BS)
     assert len(made) == 1
+
+
+def test_one_process_compiles_models_with_different_heads() -> None:
+    attend = torch.compile(causal, fullgraph=True, backend="aot_eager")
+    numbers_BT = torch.zeros(1, 8, dtype=torch.int64)
+    for queries, keys in ((4, 2), (6, 3), (10, 5), (3, 3)):
+        q, k, v = (torch.randn(1, 8, heads, 4) for heads in (queries, keys, keys))
+        for documents in (None, documents_of(numbers_BT, NATURAL_S)):
+            assert torch.equal(attend(q, k, v, documents), causal(q, k, v, documents))
