@@ -5,7 +5,6 @@ Loss, norm and weights of the plain layouts are held in tests/engine/test_layout
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections import Counter
 from typing import Any
@@ -14,7 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from gloo_pool import GlooPool
-from synthetic import Rows, tiny
+from layouts import tensor_layout, tensor_rows
+from synthetic import tiny
 from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -23,31 +23,12 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import engine.loop
 from engine.build import Built, build
-from engine.data.loader import IGNORE
 from engine.loop import fit, forward_backward
 from engine.model.llama import Decoder
-from engine.model.loss import cross_entropy_sum
 from engine.optim import gradient_norm
 from engine.parallel.tensor import apply_tensor_parallel
-from engine.planner.plan import Plan, plan
-
-
-def layout(tp: int, *, replicas: int = 1, shards: int = 1, **values: Any) -> dict[str, Any]:
-    """Arguments of `tiny` for tensor parallel with data parallel around it."""
-    degrees = {
-        "parallelism__tensor_parallel_degree": tp,
-        "parallelism__data_parallel_replicate_degree": replicas,
-        "parallelism__data_parallel_shard_degree": shards,
-        "training__local_batch_size": 8 // (replicas * shards),
-    }
-    return {"processes": tp * replicas * shards, **degrees, **values}
-
-
-def source(config: Any, resolved: Plan) -> Rows:
-    """The rows of this rank: those of one tensor-parallel group read the same."""
-    return Rows(config, resolved, data_rank=dist.get_rank() // resolved.mesh.tp)
+from engine.planner.plan import plan
 
 
 def figures(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -59,27 +40,30 @@ def figures(arguments: dict[str, Any]) -> dict[str, Any]:
     with warnings.catch_warnings():
         if config.compile.enable:
             warnings.simplefilter("default")  # the compiler's own
-        outcome = fit(config, resolved, source=source(config, resolved))
+        outcome = fit(config, resolved, source=tensor_rows(config, resolved))
     steps = torch.tensor([(step["loss"], step["grad_norm"]) for step in outcome.steps], dtype=torch.float64)
     return {"steps": steps, "graphs": counters["stats"]["unique_graphs"], "breaks": dict(counters["graph_break"])}
 
 
 FOUR_HEADS = {"model__shape__n_kv_heads": 4, "model__shape__ffn_dim": 104}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "accumulation": (layout(2, training__local_batch_size=2), {}),
-    "accumulation_with_copies": (layout(2, replicas=2, training__local_batch_size=1), {"optimizer__name": "SGD"}),
-    "whole_logits": (layout(2, parallelism__disable_loss_parallel=True), {}),
-    "whole_logits_fsdp_2": (layout(2, shards=2, parallelism__disable_loss_parallel=True), {}),
-    "loss_in_chunks": (layout(2, shards=2, training__loss_chunks=3), {}),
-    "whole_logits_in_chunks": (layout(2, training__loss_chunks=4, parallelism__disable_loss_parallel=True), {}),
-    "recompute": (layout(2, shards=2, activation_checkpoint__mode="full"), {}),
-    "llama2": (layout(2, shards=2), {"model__name": "llama2"}),
-    "qwen3": (layout(2, shards=2), {"model__name": "qwen3"}),
-    "tied": (layout(2, shards=2), {"model__shape__tie_embeddings": True}),
-    "tied_tp_4": (layout(4), FOUR_HEADS | {"model__shape__tie_embeddings": True}),
-    "one_sequence": (layout(2, training__local_batch_size=1), {}),
-    "short_last_piece": (layout(4), FOUR_HEADS | {"model__shape__vocab_size": 13}),
-    "resharding": (layout(2, shards=2, parallelism__fsdp_reshard_after_forward="always"), {}),
+    "accumulation": (tensor_layout(2, training__local_batch_size=2), {}),
+    "accumulation_with_copies": (
+        tensor_layout(2, replicas=2, training__local_batch_size=1),
+        {"optimizer__name": "SGD"},
+    ),
+    "whole_logits": (tensor_layout(2, parallelism__disable_loss_parallel=True), {}),
+    "whole_logits_fsdp_2": (tensor_layout(2, shards=2, parallelism__disable_loss_parallel=True), {}),
+    "loss_in_chunks": (tensor_layout(2, shards=2, training__loss_chunks=3), {}),
+    "whole_logits_in_chunks": (tensor_layout(2, training__loss_chunks=4, parallelism__disable_loss_parallel=True), {}),
+    "recompute": (tensor_layout(2, shards=2, activation_checkpoint__mode="full"), {}),
+    "llama2": (tensor_layout(2, shards=2), {"model__name": "llama2"}),
+    "qwen3": (tensor_layout(2, shards=2), {"model__name": "qwen3"}),
+    "tied": (tensor_layout(2, shards=2), {"model__shape__tie_embeddings": True}),
+    "tied_tp_4": (tensor_layout(4), FOUR_HEADS | {"model__shape__tie_embeddings": True}),
+    "one_sequence": (tensor_layout(2, training__local_batch_size=1), {}),
+    "short_last_piece": (tensor_layout(4), FOUR_HEADS | {"model__shape__vocab_size": 13}),
+    "resharding": (tensor_layout(2, shards=2, parallelism__fsdp_reshard_after_forward="always"), {}),
 }
 
 
@@ -96,7 +80,7 @@ def test_every_rank_shows_the_loss_and_gradient_norm_of_one_process(name: str, g
 @pytest.mark.world
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_compiled_block_has_no_breaks_and_the_figures_of_eager(whole: bool, gloo: GlooPool) -> None:
-    split = layout(2, parallelism__disable_loss_parallel=whole, training__steps=3)
+    split = tensor_layout(2, parallelism__disable_loss_parallel=whole, training__steps=3)
     eager = gloo.run(2, figures, arguments=split)[0]
     compiled = gloo.run(2, figures, arguments=split | {"compile__enable": True})[0]
     torch.testing.assert_close(compiled["steps"], eager["steps"], rtol=1e-5, atol=0)
@@ -132,7 +116,9 @@ def whole(gloo: GlooPool) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.world
-@pytest.mark.parametrize("split", [layout(2), layout(2, shards=2), layout(2, replicas=2)], ids=["tp", "fsdp", "copies"])
+@pytest.mark.parametrize(
+    "split", [tensor_layout(2), tensor_layout(2, shards=2), tensor_layout(2, replicas=2)], ids=["tp", "fsdp", "copies"]
+)
 def test_c29_initial_weights_are_those_of_one_process_bit_for_bit(
     split: dict[str, Any], gloo: GlooPool, whole: dict[str, torch.Tensor]
 ) -> None:
@@ -147,7 +133,7 @@ def test_c29_initial_weights_are_those_of_one_process_bit_for_bit(
 @pytest.mark.world
 @pytest.mark.parametrize("shards", [1, 2])
 def test_c29_no_two_shards_of_a_matrix_are_equal(shards: int, gloo: GlooPool) -> None:
-    split = layout(2, shards=shards)
+    split = tensor_layout(2, shards=shards)
     ranks = gloo.run(split["processes"], pieces, arguments=split)
     for name in ("layers.0.attention.wq.weight", "layers.1.feed_forward.w2.weight", "output.weight"):
         shares = [rank[name][0] for rank in ranks]
@@ -157,7 +143,7 @@ def test_c29_no_two_shards_of_a_matrix_are_equal(shards: int, gloo: GlooPool) ->
 
 @pytest.mark.world
 def test_each_rank_holds_only_its_piece(gloo: GlooPool) -> None:
-    ranks = gloo.run(2, pieces, arguments=layout(2))
+    ranks = gloo.run(2, pieces, arguments=tensor_layout(2))
     sizes = [{name: tuple(piece.shape) for name, (piece, _, _) in rank.items()} for rank in ranks]
     assert [rank["output.weight"] for rank in sizes] == [(130, 32), (129, 32)]
     for rank in sizes:
@@ -181,7 +167,7 @@ def tied_after_building(arguments: dict[str, Any]) -> bool:
 
 @pytest.mark.world
 def test_c15_tied_weights_stay_one_weight(gloo: GlooPool) -> None:
-    arguments = layout(2, shards=2, model__shape__tie_embeddings=True)
+    arguments = tensor_layout(2, shards=2, model__shape__tie_embeddings=True)
     assert gloo.run(4, tied_after_building, arguments=arguments) == [True] * 4
 
 
@@ -229,7 +215,7 @@ def collectives_of_a_step(arguments: dict[str, Any]) -> dict[str, int]:
     config = tiny(**arguments)
     resolved = plan(config)
     built = build(config, resolved, torch.device("cpu"))
-    batches = source(config, resolved).batches(1) or []
+    batches = tensor_rows(config, resolved).batches(1) or []
     with Collectives() as seen, warnings.catch_warnings():
         # Only under a dispatch mode are the logits a view, of which FSDP warns.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
@@ -240,7 +226,7 @@ def collectives_of_a_step(arguments: dict[str, Any]) -> dict[str, int]:
 @pytest.mark.world
 def test_a_step_communicates_at_the_seams_and_nowhere_else(gloo: GlooPool) -> None:
     layers, norms = 2, 2 * 2 + 1
-    counts = gloo.run(2, collectives_of_a_step, arguments=layout(2))[0]
+    counts = gloo.run(2, collectives_of_a_step, arguments=tensor_layout(2))[0]
     assert counts == {
         # Two spreads a block and the head forward; two joins a block and the embedding backward.
         "all_gather_into_tensor": (2 * layers + 1) + (2 * layers + 1),
@@ -261,14 +247,14 @@ def between_blocks(arguments: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         part.get_submodule(name).register_forward_hook(
             lambda _module, _inputs, output, name=name: seen.update({name: tuple(output.shape)})
         )
-    batch = (source(config, resolved).batches(1) or [])[0]
+    batch = (tensor_rows(config, resolved).batches(1) or [])[0]
     seen["logits"] = tuple(part(torch.from_numpy(batch.tokens_BS)).shape)
     return seen
 
 
 @pytest.mark.world
 def test_ranks_hold_a_piece_of_the_sequence_between_products_and_of_the_vocabulary_after(gloo: GlooPool) -> None:
-    first, last = gloo.run(2, between_blocks, arguments=layout(2))
+    first, last = gloo.run(2, between_blocks, arguments=tensor_layout(2))
     for name in ("tok_embeddings", "layers.0", "layers.1.attention_norm", "norm"):
         assert first[name] == last[name] == (8, 8, 32), name
     assert first["layers.1.attention.wq"] == (8, 16, 16)
@@ -280,7 +266,7 @@ def whole_gradients(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
     config = tiny(**arguments)
     resolved = plan(config)
     built = build(config, resolved, torch.device("cpu"))
-    forward_backward(built, source(config, resolved).batches(1) or [], torch.tensor(500.0))
+    forward_backward(built, tensor_rows(config, resolved).batches(1) or [], torch.tensor(500.0))
     norm = gradient_norm(built.gradients).total
     found = dict(zip(built.weights, (gradient.full_tensor() for gradient in built.gradients), strict=True))  # type: ignore[attr-defined]
     return found | {"norm of all": norm}
@@ -291,7 +277,7 @@ def whole_gradients(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("shards", [1, 2])
 def test_c20_gradients_and_their_norm_are_those_of_one_process(shards: int, family: str, gloo: GlooPool) -> None:
     (alone,) = gloo.run(1, whole_gradients, arguments={"model__name": family})
-    split = layout(2, shards=shards, model__name=family)
+    split = tensor_layout(2, shards=shards, model__name=family)
     for rank in gloo.run(split["processes"], whole_gradients, arguments=split):
         for name, gradient in alone.items():
             torch.testing.assert_close(rank[name], gradient, rtol=1e-5, atol=1e-6, msg=name)
@@ -325,13 +311,13 @@ def dtypes_in_use(arguments: dict[str, Any]) -> set[tuple[torch.dtype, ...]]:
             module.register_forward_hook(
                 lambda module, inputs, output: seen.add((inputs[0].dtype, module.weight.dtype, output.dtype))
             )
-    forward_backward(built, source(config, resolved).batches(1) or [], torch.tensor(1.0))
+    forward_backward(built, tensor_rows(config, resolved).batches(1) or [], torch.tensor(1.0))
     return seen
 
 
 @pytest.mark.world
 def test_mixed_precision_is_in_force_under_tensor_parallel(gloo: GlooPool) -> None:
-    arguments = layout(2, training__mixed_precision_param="bfloat16")
+    arguments = tensor_layout(2, training__mixed_precision_param="bfloat16")
     assert gloo.run(2, dtypes_in_use, arguments=arguments) == [{(torch.bfloat16,) * 3}] * 2
 
 
@@ -356,11 +342,11 @@ GATHERED = {"quantize__dense__float8__enable_fsdp_float8_all_gather": True}
 @pytest.mark.parametrize(
     ("split", "recipe"),
     [
-        (layout(2), "tensorwise"),
-        (layout(2, shards=2), "tensorwise"),
-        (layout(2, shards=2, **GATHERED), "tensorwise"),
-        (layout(2), "rowwise"),
-        (layout(2), "rowwise_with_gw_hp"),
+        (tensor_layout(2), "tensorwise"),
+        (tensor_layout(2, shards=2), "tensorwise"),
+        (tensor_layout(2, shards=2, **GATHERED), "tensorwise"),
+        (tensor_layout(2), "rowwise"),
+        (tensor_layout(2), "rowwise_with_gw_hp"),
     ],
 )
 def test_float8_inside_tensor_parallel_follows_one_process(split: dict[str, Any], recipe: str, gloo: GlooPool) -> None:
@@ -387,135 +373,7 @@ def scales_of_gathered_weights(arguments: dict[str, Any]) -> dict[str, tuple[flo
 
 @pytest.mark.world
 def test_weights_cut_twice_are_gathered_with_the_scale_of_the_whole(gloo: GlooPool) -> None:
-    for rank in gloo.run(4, scales_of_gathered_weights, arguments=layout(2, shards=2, **FLOAT8, **GATHERED)):
+    for rank in gloo.run(4, scales_of_gathered_weights, arguments=tensor_layout(2, shards=2, **FLOAT8, **GATHERED)):
         assert {"layers.0.attention.wq.weight", "layers.1.feed_forward.w2.weight"} <= rank.keys()
         for name, (scale, expected) in rank.items():
             assert scale == pytest.approx(expected, rel=1e-6), name
-
-
-# ---- loss ------------------------------------------------------------------------------------
-
-
-def split_loss(
-    logits_BSV: torch.Tensor, labels_BS: torch.Tensor, loss_parallel: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss of this rank's piece of logits, and its gradient."""
-    vocab_size = logits_BSV.shape[-1]
-    with torch.device("meta"):
-        shape = plan(tiny(model__shape__vocab_size=vocab_size)).model
-        part = Decoder(shape, (), first=False, last=True, seq_len=16)
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
-    entropy = apply_tensor_parallel(part, mesh, loss_parallel=loss_parallel)
-    mine = logits_BSV.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()].clone().requires_grad_()
-    loss = entropy(mine, labels_BS)
-    (loss * 0.25).backward()
-    assert mine.grad is not None
-    return loss.detach(), mine.grad
-
-
-@pytest.mark.world
-@pytest.mark.parametrize("loss_parallel", [True, False])
-@pytest.mark.parametrize(("ranks", "vocab_size"), [(2, 5), (2, 8), (4, 13), (4, 259)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_loss_of_pieces_and_its_gradient_are_those_of_the_whole(
-    ranks: int, vocab_size: int, loss_parallel: bool, dtype: torch.dtype, gloo: GlooPool
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits_BSV = (torch.randn(3, 4, vocab_size, generator=generator) * 30).to(dtype)
-    labels_BS = torch.randint(0, vocab_size, (3, 4), generator=generator)
-    labels_BS[0, 1], labels_BS[1, 0], labels_BS[2, 2] = IGNORE, vocab_size - 1, 0
-    whole = logits_BSV.clone().requires_grad_()
-    expected = cross_entropy_sum(whole, labels_BS)
-    (expected * 0.25).backward()
-    assert whole.grad is not None
-    found = gloo.run(ranks, split_loss, logits_BSV=logits_BSV, labels_BS=labels_BS, loss_parallel=loss_parallel)
-    for loss, _ in found:
-        torch.testing.assert_close(loss, expected.detach())
-    gradient = torch.cat([gradient for _, gradient in found], dim=-1)
-    assert gradient.dtype == dtype
-    torch.testing.assert_close(gradient, whole.grad)
-
-
-@pytest.mark.world
-@pytest.mark.parametrize("loss_parallel", [True, False])
-def test_a_batch_without_labels_has_a_loss_of_zero_and_no_gradient(loss_parallel: bool, gloo: GlooPool) -> None:
-    labels_BS = torch.full((1, 2), IGNORE)
-    for loss, gradient in gloo.run(
-        2, split_loss, logits_BSV=torch.randn(1, 2, 6), labels_BS=labels_BS, loss_parallel=loss_parallel
-    ):
-        assert loss == 0.0
-        assert not gradient.any()
-
-
-@pytest.mark.world
-def test_a_nan_in_one_rank_s_logits_is_seen_by_all(gloo: GlooPool) -> None:
-    logits_BSV = torch.zeros(1, 2, 6)
-    logits_BSV[0, 0, 5] = float("nan")
-    labels_BS = torch.zeros(1, 2, dtype=torch.int64)
-    for loss, _ in gloo.run(2, split_loss, logits_BSV=logits_BSV, labels_BS=labels_BS, loss_parallel=True):
-        assert loss.isnan()
-
-
-def loss_of_a_silent_head(arguments: dict[str, Any]) -> float:
-    """Mean loss where the head's weight is all zero."""
-    config = tiny(**arguments)
-    resolved = plan(config)
-    built = build(config, resolved, torch.device("cpu"))
-    (part,) = built.parts
-    assert part.output is not None
-    with torch.no_grad():
-        part.output.weight.zero_()
-    (batch,) = source(config, resolved).batches(1) or []
-    with torch.no_grad():
-        total = part(torch.from_numpy(batch.tokens_BS), torch.from_numpy(batch.labels_BS))
-    return total.item() / batch.valid_tokens
-
-
-@pytest.mark.world
-@pytest.mark.parametrize("values", [{}, {"parallelism__disable_loss_parallel": True}])
-def test_c10_no_rank_counts_padding_of_the_vocabulary(values: dict[str, Any], gloo: GlooPool) -> None:
-    shape = {"model__shape__vocab_size": 50_257}
-    (alone,) = gloo.run(1, loss_of_a_silent_head, arguments=shape)
-    assert math.log(50_257) == pytest.approx(10.824905, abs=1e-6)
-    for shown in (alone, *gloo.run(2, loss_of_a_silent_head, arguments=layout(2, **shape, **values))):
-        assert shown == pytest.approx(10.824905, abs=1e-5)
-
-
-def shown_loss(arguments: dict[str, Any]) -> float:
-    """What a step reports where each rank's loss is 24 over 8 labels."""
-    config = tiny(**arguments)
-    resolved = plan(config)
-    before = engine.loop.build
-
-    def build_with_planted_loss(*args: Any) -> Built:
-        built = before(*args)
-        (part,) = built.parts
-        assert part.output is not None
-        # The real graph, its value replaced: the gradient has something to flow through.
-        part.output.loss = lambda h_BSD, weight_VD, _: (h_BSD.sum() + weight_VD.sum()) * 0.0 + 24.0
-        return built
-
-    class Eight(Rows):
-        """Eight labels that count."""
-
-        def batches(self, step: int) -> Any:
-            """As the others', with most labels ignored."""
-            found = super().batches(step) or []
-            for batch in found:
-                batch.labels_BS[:] = IGNORE
-                batch.labels_BS.flat[:8] = 1
-            return found
-
-    engine.loop.build = build_with_planted_loss
-    try:
-        rank = dist.get_rank() // resolved.mesh.tp
-        outcome = fit(config, resolved, source=Eight(config, resolved, data_rank=rank))
-    finally:
-        engine.loop.build = before
-    return float(outcome.steps[0]["loss"])
-
-
-@pytest.mark.world
-def test_c25_tensor_ranks_do_not_add_to_the_loss_that_is_shown(gloo: GlooPool) -> None:
-    assert gloo.run(2, shown_loss, arguments=layout(2, training__steps=1)) == [3.0, 3.0]
-    assert gloo.run(4, shown_loss, arguments=layout(2, shards=2, training__steps=1)) == [3.0] * 4
