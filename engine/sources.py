@@ -15,6 +15,7 @@ from typing import Any
 from engine.config import Config
 from engine.errors import Finding, TitanError
 from engine.keys import field_types, nested
+from engine.reading.covered import covered_model
 from engine.reading.files import file_text, preset_names, preset_text
 from engine.reading.flags import Flag, split_flags
 from engine.reading.layers import Layer, environment_layer, flags_layer, toml_layer, unreadable
@@ -81,7 +82,7 @@ def load(
     return Loaded(
         config=Config.model_validate(nested(values)),
         origins=origins,
-        findings=tuple(finding for layer in layers for finding in layer.findings),
+        findings=(*(finding for layer in layers for finding in layer.findings), *covered_model(origins)),
         broken=frozenset(broken),
         stem=(Path(path).stem if path is not None else preset) or "titan",
     )
