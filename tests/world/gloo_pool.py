@@ -26,6 +26,10 @@ class RankFailedError(AssertionError):
     """A rank raised; the text is its traceback."""
 
 
+class RankDiedError(RankFailedError):
+    """A rank's process ended without an answer: killed by the system, or crashed in native code."""
+
+
 class GlooPool:
     """Processes that wait for work; `run` gives it to the first few of them. `folder` is where they meet."""
 
@@ -99,7 +103,7 @@ def _answer(rank: int, pipe: Any) -> Any:
     try:
         well, value = pickle.load(pipe)
     except EOFError:
-        raise RankFailedError(f"rank {rank} died") from None
+        raise RankDiedError(f"rank {rank} died") from None
     if not well:
         raise RankFailedError(f"rank {rank}:\n{value}")
     return value
