@@ -21,6 +21,7 @@ class Gpu:
 
     `memory_bytes` is what the driver offers to a process, not the figure on the box. Peak rates
     are dense, from the makers' data sheets, in FLOP/s; None where the hardware cannot do it.
+    Sustained rates are what large kernels reach of them; None: the planner's usual share of the peak.
     """
 
     name: str
@@ -33,6 +34,12 @@ class Gpu:
     pcie_bytes_per_s: float | None
     usual_gpus_per_node: int
     usual_network_gbit_per_s: float | None
+    fp32_flops_per_s: float | None = None
+    sustained_bf16_flops_per_s: float | None = None
+    sustained_fp8_flops_per_s: float | None = None
+    sustained_attention_flops_per_s: float | None = None
+    sustained_hbm_bytes_per_s: float | None = None
+    sustained_nvlink_bytes_per_s: float | None = None
 
 
 def _gpu(

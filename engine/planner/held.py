@@ -18,6 +18,7 @@ from engine.planner.mesh import Mesh
 from engine.planner.peak import Groups, Sharding, groups_of, with_peak
 from engine.planner.recompute import Recompute
 from engine.planner.schedule import layers_of_stages, stage_indices
+from engine.planner.stack import TITAN, Stack
 from engine.shapes import ModelShape, Parameter, part_parameters
 
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
@@ -97,6 +98,7 @@ class Held:
     mesh: Mesh
     ranks: tuple[Rank, ...]
     gpu: str
+    stack: Stack = TITAN
 
     @property
     def on_gpu(self) -> bool:

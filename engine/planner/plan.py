@@ -18,6 +18,7 @@ from engine.planner.memory import BYTES, Memory
 from engine.planner.mesh import Mesh, resolve_mesh
 from engine.planner.recompute import Recompute
 from engine.planner.schedule import stages_of_a_rank
+from engine.planner.stack import TITAN, Stack, StackName
 from engine.shapes import ModelShape, parameter_count, shape_of
 
 __all__ = ["Mesh", "Parts", "Plan", "Stage", "Time", "held_parameters", "plan", "resolve_local_batch", "resolve_mesh"]
@@ -41,13 +42,21 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Time:
-    """Seconds of one optimizer step, and where they go; None is unknown. `per_axis` is communication by mesh axis."""
+    """Seconds of one optimizer step on the slowest rank, and where they go; None is unknown.
+
+    `step_s` = `compute_s` + `exposed_comm_s` + `bubble_s`. `compute_s` holds `recompute_s` and `optimizer_s`;
+    `per_axis` shares `exposed_comm_s` out over the mesh axes, `communication_s` are the same axes with what
+    compute hides.
+    """
 
     step_s: float | None = None
     compute_s: float | None = None
     exposed_comm_s: float | None = None
     bubble_s: float | None = None
     per_axis: dict[str, float] | None = None
+    recompute_s: float | None = None
+    optimizer_s: float | None = None
+    communication_s: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +64,7 @@ class Plan:
     """What will run. `memory` is that of the pipeline rank that is fullest."""
 
     gpu: str
+    stack: StackName
     world_size: int
     mesh: Mesh
     model: ModelShape
@@ -87,8 +97,12 @@ def resolve_local_batch(config: Config, stage_count: int) -> int:
     return size if size != "auto" else smallest_batch(config, stage_count)
 
 
-def plan(config: Config, cluster: Cluster | None = None) -> Plan:
-    """Resolves a config that the rules let through; `cluster` replaces the config's own (another GPU, same count)."""
+def plan(config: Config, cluster: Cluster | None = None, *, stack: Stack = TITAN) -> Plan:
+    """Resolves a config that the rules let through.
+
+    `cluster` replaces the config's own (another GPU, same count); `stack` is the implementation whose memory
+    and time are predicted.
+    """
     cluster = cluster or resolve_cluster(config.cluster)
     shape = shape_of(config.model)
     mesh = resolve_mesh(config.parallelism, cluster.world_size)
@@ -96,7 +110,7 @@ def plan(config: Config, cluster: Cluster | None = None) -> Plan:
     stages_a_rank = stages_of_a_rank(config.parallelism, shape.n_layers)
     assert stages_a_rank is not None, "rule P111 lets only stages through that pipeline ranks share evenly"
     ranks = ranks_of(config, shape, mesh, stages_a_rank=stages_a_rank, capacity_bytes=cluster.gpu.memory_bytes)
-    held = Held(config=config, shape=shape, mesh=mesh, ranks=ranks, gpu=cluster.gpu.name)
+    held = Held(config=config, shape=shape, mesh=mesh, ranks=ranks, gpu=cluster.gpu.name, stack=stack)
     stage_count = mesh.pp * stages_a_rank
     batch, recompute = resolve(config, data_ranks=mesh.data_ranks, stage_count=stage_count, suits=held.has_room)
     memories = held.memories(batch, recompute)
@@ -105,6 +119,7 @@ def plan(config: Config, cluster: Cluster | None = None) -> Plan:
         global_batch = batch.local * mesh.data_ranks
     return Plan(
         gpu=cluster.gpu.name,
+        stack=stack.name,
         world_size=cluster.world_size,
         mesh=mesh,
         model=shape,

@@ -1,0 +1,1 @@
+"""Runs that others published, as configs of titan, and what they reached."""
