@@ -17,10 +17,15 @@ class Stack:
     """One implementation."""
 
     name: StackName
+    # Which attention kernels run on Hopper: cuDNN takes about half the time of FlashAttention 2 there.
+    hopper_attention: Literal["cudnn", "flash"] = "cudnn"
+    # What selective recomputation of single operations computes again: norms, SwiGLU and rotation only, or every
+    # second matrix product beside them (torchtitan's policy: wk, wo and w3 of wq, wk, wv, wo, w1, w3, w2).
+    repeats_every_second_product: bool = False
 
 
 TITAN = Stack(name="titan")
-TORCHTITAN = Stack(name="torchtitan")
+TORCHTITAN = Stack(name="torchtitan", repeats_every_second_product=True)
 MEGATRON = Stack(name="megatron")
 
 STACKS: dict[StackName, Stack] = {stack.name: stack for stack in (TITAN, TORCHTITAN, MEGATRON)}
