@@ -112,7 +112,7 @@ class Training(Section):
     on_out_of_memory: Literal["shrink", "fail"] = "fail"
     """Out of memory in the first steps: `shrink` halves the microbatch and doubles the accumulation, `fail` ends."""
     local_batch_size: Count | Literal["auto"] = 1
-    """Sequences of one data rank in one accumulation step; `auto`: the largest that fits."""
+    """Sequences of one data rank in one accumulation step; `auto`: the planner's choice."""
     global_batch_size: Annotated[int, Field(ge=-1)] = -1
     """Sequences of one optimizer step over all data ranks; -1: local_batch_size x data ranks, without accumulation."""
     steps: Count = 1000

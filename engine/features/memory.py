@@ -18,7 +18,8 @@ def _unreduced(f: Facts) -> str | None:
 def _automatic_batch(f: Facts) -> str:
     if not f.has("batch"):
         return ""
-    return f"{f.local_batch}, the largest whose plan leaves {100 * (1 - room_of(f.known_cluster.gpu.name)):.0f} % free"
+    free = 100 * (1 - room_of(f.known_cluster.gpu.name))
+    return f"{f.local_batch}, the planner's choice of those that leave {free:.0f} % free"
 
 
 def _accumulates(f: Facts) -> bool:

@@ -91,7 +91,7 @@ class Plan:
 def resolve_local_batch(config: Config, stage_count: int) -> int:
     """`training.local_batch_size` as a number where the hardware is not known.
 
-    `auto` is then the smallest batch that the pipeline schedule takes; the Plan's own is the largest that fits.
+    `auto` is then the smallest batch that the pipeline schedule takes; the Plan's own is the planner's choice.
     """
     size = config.training.local_batch_size
     return size if size != "auto" else smallest_batch(config, stage_count)
@@ -107,12 +107,14 @@ def plan(config: Config, cluster: Cluster | None = None, *, stack: Stack = TITAN
     shape = shape_of(config.model)
     mesh = resolve_mesh(config.parallelism, cluster.world_size)
     assert mesh is not None, "rules P102 and P103 let only degrees through whose product is the world size"
-    stages_a_rank = stages_of_a_rank(config.parallelism, shape.n_layers)
+    stages_a_rank = stages_of_a_rank(config.parallelism, shape.n_layers, stack=stack)
     assert stages_a_rank is not None, "rule P111 lets only stages through that pipeline ranks share evenly"
     ranks = ranks_of(config, shape, mesh, stages_a_rank=stages_a_rank, capacity_bytes=cluster.gpu.memory_bytes)
     held = Held(config=config, shape=shape, mesh=mesh, ranks=ranks, gpu=cluster.gpu.name, stack=stack)
     stage_count = mesh.pp * stages_a_rank
-    batch, recompute = resolve(config, data_ranks=mesh.data_ranks, stage_count=stage_count, suits=held.has_room)
+    batch, recompute = resolve(
+        config, data_ranks=mesh.data_ranks, stage_count=stage_count, suits=held.has_room, speed=lambda *_: None
+    )
     memories = held.memories(batch, recompute)
     global_batch = config.training.global_batch_size
     if global_batch == -1:
