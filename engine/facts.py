@@ -16,6 +16,7 @@ from engine.hardware import Cluster, resolve_cluster
 from engine.legal import divisors
 from engine.planner.plan import Mesh, Plan, plan, resolve_local_batch, resolve_mesh
 from engine.planner.schedule import layers_of_stages, stages_of_a_rank, takes_stages
+from engine.planner.stack import TITAN, Stack
 from engine.shapes import ModelShape, block_parameters, shape_of
 
 Need = Literal["config", "cluster", "flavor", "model", "degrees", "split", "mesh", "pipeline", "batch", "plan"]
@@ -38,12 +39,14 @@ class Linear:
 class Facts:
     """Numbers over one config; each is worked out once, when first asked for.
 
-    `facts["name"]` is what the text of a rule sees: a fact, or a section of the config.
+    `facts["name"]` is what the text of a rule sees: a fact, or a section of the config. `stack` is the
+    implementation that the plan is made for.
     """
 
-    def __init__(self, config: Config, cluster: Cluster | None = None) -> None:
+    def __init__(self, config: Config, cluster: Cluster | None = None, *, stack: Stack = TITAN) -> None:
         self.config = config
-        self._cluster = cluster
+        self.stack = stack
+        self.given_cluster = cluster
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name) if hasattr(type(self), name) else getattr(self.config, name)
@@ -77,8 +80,8 @@ class Facts:
 
     @cached_property
     def _found(self) -> Cluster | str:
-        if self._cluster is not None:
-            return self._cluster
+        if self.given_cluster is not None:
+            return self.given_cluster
         try:
             return resolve_cluster(self.config.cluster)
         except LookupError as error:
@@ -245,7 +248,7 @@ class Facts:
     @cached_property
     def stages_a_rank(self) -> int | None:
         """Pipeline stages of each rank; None where layers_per_stage does not give each equally many."""
-        return stages_of_a_rank(self.config.parallelism, self.known_shape.n_layers)
+        return stages_of_a_rank(self.config.parallelism, self.known_shape.n_layers, stack=self.stack)
 
     @property
     def stage_count(self) -> int:
@@ -293,4 +296,4 @@ class Facts:
     @cached_property
     def plan(self) -> Plan:
         """The Plan; only for a config without errors."""
-        return plan(self.config, self.known_cluster)
+        return plan(self.config, self.known_cluster, stack=self.stack)

@@ -78,12 +78,15 @@ def validate(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build and step every pipeline rank, without GPUs; takes a minute or two.")
     ] = False,
+    stack: Annotated[
+        str, typer.Option("--stack", metavar="NAME", help="Predict another engine: torchtitan or megatron.")
+    ] = "titan",
     json: _Json = False,
 ) -> int:
     """Check a config: all findings, and the plan."""
     from titancli.validate import validate
 
-    return validate(config, preset, context.obj, dry_run=dry_run, as_json=json)
+    return validate(config, preset, context.obj, stack=stack, dry_run=dry_run, as_json=json)
 
 
 @app.command()

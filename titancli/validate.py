@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import EXIT_RUN_FAILED, Finding, TitanError
+from engine.planner.stack import STACKS, TITAN, Stack
 from engine.rules import Report, check
 from engine.sources import Loaded, load, preset_names
 from titancli import report
@@ -18,9 +20,14 @@ if TYPE_CHECKING:
     from engine.sources import Flag
 
 
-def load_config(command: str, path: str | None, preset: str | None, flags: Sequence[Flag]) -> Loaded:
-    """The config that a command line names; TitanError where it names none, or a flag for a preset."""
-    if path is None and preset is None:
+def load_config(
+    command: str, path: str | None, preset: str | None, flags: Sequence[Flag], *, flags_are_enough: bool = False
+) -> Loaded:
+    """The config that a command line names; TitanError where it names none, or a flag for a preset.
+
+    `flags_are_enough`: keys given as flags are a config by themselves, over the defaults.
+    """
+    if path is None and preset is None and not (flags_are_enough and flags):
         raise TitanError(
             report.error(
                 "U103",
@@ -34,13 +41,17 @@ def load_config(command: str, path: str | None, preset: str | None, flags: Seque
     return load(path, preset=preset, flags=flags)
 
 
-def validate(path: str | None, preset: str | None, flags: Sequence[Flag], *, dry_run: bool, as_json: bool) -> int:
+def validate(
+    path: str | None, preset: str | None, flags: Sequence[Flag], *, stack: str, dry_run: bool, as_json: bool
+) -> int:
     """Shows findings and plan, as text or as one JSON object; returns the exit code.
 
-    That is 0, 2 or 3, and 1 where a dry run failed. A config with errors is not run.
+    That is 0, 2 or 3, and 1 where a dry run failed. A config with errors is not run. `stack` names the
+    implementation that the plan is made for.
     """
-    loaded = load_config("validate", path, preset, flags)
-    checked = with_tokenizer(check(loaded), loaded)
+    asked = _stack(stack, dry_run=dry_run)
+    loaded = load_config("validate", path, preset, flags, flags_are_enough=True)
+    checked = with_tokenizer(check(loaded, stack=asked), loaded)
     if dry_run and checked.ok:
         return _validate_by_running(loaded, checked, as_json=as_json)
     if as_json:
@@ -49,6 +60,19 @@ def validate(path: str | None, preset: str | None, flags: Sequence[Flag], *, dry
     _say(checked)
     _say_verdict(loaded, checked)
     return checked.exit_code
+
+
+def _stack(name: str, *, dry_run: bool) -> Stack:
+    """The stack of that name; TitanError for another name, and for a dry run of what titan cannot build."""
+    stack = next((stack for stack in STACKS.values() if stack.name == name), None)
+    if stack is None:
+        near = difflib.get_close_matches(name.lower(), STACKS, n=1)
+        fix = f"use one of {', '.join(STACKS)}" if not near else f"write {near[0]}; known are {', '.join(STACKS)}"
+        raise TitanError(report.error("U112", f"there is no stack {name or 'without a name'}", fix))
+    if dry_run and stack is not TITAN:
+        message = f"a dry run builds titan's own engine, and --stack {name} asks about another"
+        raise TitanError(report.error("U113", message, "leave out --dry-run or --stack"))
+    return stack
 
 
 def _validate_by_running(loaded: Loaded, checked: Report, *, as_json: bool) -> int:

@@ -10,6 +10,7 @@ from functools import cache
 from itertools import accumulate, pairwise
 
 from engine.config import Parallelism, ScheduleName
+from engine.planner.stack import TITAN, Stack
 from engine.shapes import ModelShape, block_parameters
 
 SINGLE_STAGE: frozenset[ScheduleName] = frozenset({"GPipe", "1F1B"})
@@ -17,15 +18,18 @@ V_SHAPED: frozenset[ScheduleName] = frozenset({"ZBVZeroBubble", "DualPipeV"})
 ZERO_BUBBLE: frozenset[ScheduleName] = frozenset({"InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"})
 
 
-def stages_of_a_rank(parallelism: Parallelism, n_layers: int) -> int | None:
-    """Stages that each pipeline rank holds; None where layers_per_stage does not give each rank equally many."""
+def stages_of_a_rank(parallelism: Parallelism, n_layers: int, *, stack: Stack = TITAN) -> int | None:
+    """Stages that each pipeline rank holds; None where layers_per_stage does not give each rank equally many.
+
+    A stack that `rounds_stages_up` then takes the next number that does.
+    """
     pp = parallelism.pipeline_parallel_degree
     if pp == 1:
         return 1  # the pipeline's other keys are without effect
     if parallelism.pipeline_parallel_layers_per_stage is None:
         return 1 if parallelism.pipeline_parallel_schedule in SINGLE_STAGE else 2
     stages = -(-n_layers // parallelism.pipeline_parallel_layers_per_stage)
-    return stages // pp if stages % pp == 0 else None
+    return -(-stages // pp) if stages % pp == 0 or stack.rounds_stages_up else None
 
 
 def takes_stages(schedule: ScheduleName, stages_a_rank: int) -> bool:

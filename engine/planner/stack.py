@@ -22,10 +22,13 @@ class Stack:
     # What selective recomputation of single operations computes again: norms, SwiGLU and rotation only, or every
     # second matrix product beside them (torchtitan's policy: wk, wo and w3 of wq, wk, wv, wo, w1, w3, w2).
     repeats_every_second_product: bool = False
+    # Whether layers_per_stage is the most that a stage holds, and ranks share as many stages as that takes at least:
+    # torchtitan and Megatron count embedding and head as layers, so that 405B's 126 lie on 64 stages of 2.
+    rounds_stages_up: bool = False
 
 
 TITAN = Stack(name="titan")
-TORCHTITAN = Stack(name="torchtitan", repeats_every_second_product=True)
-MEGATRON = Stack(name="megatron")
+TORCHTITAN = Stack(name="torchtitan", rounds_stages_up=True, repeats_every_second_product=True)
+MEGATRON = Stack(name="megatron", rounds_stages_up=True)
 
 STACKS: dict[StackName, Stack] = {stack.name: stack for stack in (TITAN, TORCHTITAN, MEGATRON)}

@@ -14,6 +14,7 @@ from engine.facts import Facts
 from engine.features import Setting, settings
 from engine.hardware import Cluster
 from engine.planner.plan import Plan
+from engine.planner.stack import TITAN, Stack
 from engine.rules.corpus import CORPUS_RULES
 from engine.rules.degrees import DEGREE_RULES
 from engine.rules.fit import FIT_RULES
@@ -73,35 +74,39 @@ class Report:
         }
 
 
-def check(loaded: Loaded, *, cluster: Cluster | None = None) -> Report:
+def check(loaded: Loaded, *, cluster: Cluster | None = None, stack: Stack = TITAN) -> Report:
     """Judges a loaded config by every rule, in one pass; `cluster` replaces the hardware of the config.
 
-    Rules that read a key that did not parse stay silent. The plan is there unless the config
-    is wrong: hardware that is too small leaves it standing.
+    `stack` is the implementation that is asked about: its plan is made and judged, by the rules that hold in it.
+    Settings say what titan does with what it is asked for, so there are none for another stack. Rules that read
+    a key that did not parse stay silent. The plan is there unless the config is wrong: hardware that is too small
+    leaves it standing.
     """
-    facts = Facts(loaded.config, cluster)
+    facts = Facts(loaded.config, cluster, stack=stack)
+    rules = [rule for rule in RULES if stack.name in rule.stacks]
     findings = list(loaded.findings)
-    for rule in RULES:
+    for rule in rules:
         if rule.needs != "plan":
-            findings += _judge(rule, loaded, facts, cluster)
+            findings += _judge(rule, loaded, facts)
     sound = not loaded.broken and not any(
         finding.severity == "error" and not finding.is_hardware for finding in findings
     )
     plan: Plan | None = None
     if sound and facts.has("plan"):
         plan = facts.plan
-        for rule in RULES:
+        for rule in rules:
             if rule.needs == "plan":
-                findings += _judge(rule, loaded, facts, cluster)
+                findings += _judge(rule, loaded, facts)
     findings.sort(key=_order)
-    return Report(findings=tuple(findings), plan=plan, settings=settings(facts, findings))
+    asked = settings(facts, findings) if stack is TITAN else ()
+    return Report(findings=tuple(findings), plan=plan, settings=asked)
 
 
-def _judge(rule: Rule, loaded: Loaded, facts: Facts, cluster: Cluster | None) -> list[Finding]:
+def _judge(rule: Rule, loaded: Loaded, facts: Facts) -> list[Finding]:
     """The finding of one rule, if it is broken and what it read can be trusted."""
     reads: set[str] = set()
     if loaded.broken:
-        facts = Facts(watched(loaded.config, reads), cluster)
+        facts = Facts(watched(loaded.config, reads), facts.given_cluster, stack=facts.stack)
     if not facts.has(rule.needs) or not rule.broken(facts) or _touches(reads, loaded.broken):
         return []
     message, fix = rule.says(facts)

@@ -32,7 +32,7 @@ def _is_ample(memory: Memory) -> bool:
 def _changed(f: Facts, edit: dict[str, Any]) -> Facts:
     """The facts of a config with an edit; more nodes are more of the same."""
     config, cluster = with_values(f.config, edit), f.known_cluster
-    return Facts(config, replace(cluster, nodes=edit.get("cluster.nodes", cluster.nodes)))
+    return Facts(config, replace(cluster, nodes=edit.get("cluster.nodes", cluster.nodes)), stack=f.stack)
 
 
 def _is_enough(f: Facts, edit: dict[str, Any], enough: Enough) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from engine.facts import Facts
 from engine.legal import choice, divisors, largest, near_divisors, neighbours
 from engine.rules.degrees import CP, TP
-from engine.rules.row import Rule
+from engine.rules.row import ON_TORCH, Rule
 from engine.shapes import FLAVORS
 
 
@@ -144,6 +144,7 @@ MESH_RULES: tuple[Rule, ...] = (
         key="model.shape.vocab_size",
         also=(TP, "model.shape.dim"),
         needs="mesh",
+        stacks=("titan",),
         broken=lambda f: (
             f.has("model")
             and f.known_shape.vocab_size % f.tp != 0
@@ -161,6 +162,7 @@ MESH_RULES: tuple[Rule, ...] = (
         id="P129",
         key=TP,
         needs="split",
+        stacks=ON_TORCH,
         broken=lambda f: not _fills(f.known_shape.vocab_size, f.tp),
         message="tensor_parallel_degree = {tp} leaves a rank without a piece of the {shape.vocab_size} tokens of the "
         "vocabulary",

@@ -8,7 +8,7 @@ from engine.facts import Facts
 from engine.legal import choice, divisors
 from engine.planner.schedule import SINGLE_STAGE, ZERO_BUBBLE, takes_microbatches, takes_stages
 from engine.rules.degrees import PP
-from engine.rules.row import Rule
+from engine.rules.row import ON_TORCH, Rule
 from engine.rules.training import compiles_model
 
 SCHEDULE = "parallelism.pipeline_parallel_schedule"
@@ -117,6 +117,7 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         key=LOCAL_BATCH,
         also=(SCHEDULE, PP),
         needs="pipeline",
+        stacks=ON_TORCH,
         broken=lambda f: (
             f.pp > 1
             and f.local_batch % f.microbatch_size == 0
@@ -149,6 +150,7 @@ PIPELINE_RULES: tuple[Rule, ...] = (
     Rule(
         id="P117",
         key=SCHEDULE,
+        stacks=ON_TORCH,
         broken=lambda f: _is_zero_bubble(f) and compiles_model(f),
         message="{parallelism.pipeline_parallel_schedule} does not go with compile of the model",
         fix="set it to Interleaved1F1B, or compile.enable to false",
@@ -158,6 +160,7 @@ PIPELINE_RULES: tuple[Rule, ...] = (
     Rule(
         id="P118",
         key="parallelism.fsdp_reshard_after_forward",
+        stacks=ON_TORCH,
         broken=lambda f: _is_zero_bubble(f) and f.config.parallelism.fsdp_reshard_after_forward == "always",
         message="fsdp_reshard_after_forward = always with {parallelism.pipeline_parallel_schedule} trains wrong "
         "without an error",
@@ -169,6 +172,7 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         id="P119",
         key=PP,
         needs="split",
+        stacks=ON_TORCH,
         broken=lambda f: f.pp > 1 and f.known_shape.tie_embeddings,
         message="{model.name} {model.flavor} ties embedding and output head, which {pp} pipeline ranks would "
         "hold apart",

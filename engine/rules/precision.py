@@ -9,7 +9,7 @@ from engine.config import Float8, Mx
 from engine.facts import Facts, Linear
 from engine.legal import choice, neighbours
 from engine.rules.degrees import TP
-from engine.rules.row import Rule
+from engine.rules.row import ON_TORCH, Rule
 from engine.rules.training import compiles_model
 from engine.shapes import block_parameters
 
@@ -236,6 +236,7 @@ PRECISION_RULES: tuple[Rule, ...] = (
     Rule(
         id="Q306",
         key="parallelism.enable_async_tensor_parallel",
+        stacks=ON_TORCH,
         broken=lambda f: f.config.parallelism.enable_async_tensor_parallel and f.tp > 1 and not compiles_model(f),
         message="enable_async_tensor_parallel needs compile of the model",
         fix="set compile.enable to true with model among its components, or enable_async_tensor_parallel to false",

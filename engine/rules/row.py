@@ -11,6 +11,11 @@ from typing import Any
 
 from engine.errors import Severity
 from engine.facts import Facts, Need
+from engine.planner.stack import StackName
+
+EVERY_STACK: tuple[StackName, ...] = ("titan", "torchtitan", "megatron")
+# What torch.distributed.pipelining, DTensor, FSDP2 and the inductor ask for, in whatever engine they are used.
+ON_TORCH: tuple[StackName, ...] = ("titan", "torchtitan")
 
 Edit = Callable[[Facts], dict[str, Any] | None]
 
@@ -32,13 +37,15 @@ class Rule:
     wrote (its `fix` then names the key it means). `broken` is asked only where `needs` holds.
     `message` and `fix` are format strings over `words`, then over facts, then over the sections of
     the config. `edit` gives the dotted keys whose new values heal it, or None where there is no
-    single edit. `why` is the reason, for `titan explain-config`.
+    single edit. `why` is the reason, for `titan explain-config`. `stacks` are the engines that the law
+    holds in: a plan for another one is not judged by it.
     """
 
     id: str
     key: str
     also: tuple[str, ...] = ()
     needs: Need = "config"
+    stacks: tuple[StackName, ...] = EVERY_STACK
     severity: Severity = "error"
     broken: Callable[[Facts], bool]
     message: str

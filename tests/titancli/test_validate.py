@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine.planner.stack import STACKS
 from engine.sources import preset_names
 
 THREE_MISTAKES = """\
@@ -83,6 +84,34 @@ def test_without_a_config_it_says_what_to_give(titan: Callable[..., Any]) -> Non
     assert ran.err == (
         "error[U103]: titan validate needs a config: a TOML file, or a preset\n"
         "  fix: give a path, or --preset with one of 2d-70b, 3d-405b, 4d-405b-long, fsdp-8b, quickstart\n"
+    )
+
+
+def test_flags_alone_are_a_config(titan: Callable[..., Any]) -> None:
+    ran = titan("validate", "--model.flavor", "8B", "--training.seq_len", "4096", "--cluster.gpu", "h200", "--json")
+    assert json.loads(ran.out)["plan"]["parameters"] == 8_030_261_248
+
+
+def test_stack_is_the_engine_that_is_predicted(titan: Callable[..., Any]) -> None:
+    told = {name: titan("validate", "--preset", "fsdp-8b", "--stack", name, "--json") for name in STACKS}
+    assert {name: json.loads(ran.out)["plan"]["stack"] for name, ran in told.items()} == {name: name for name in STACKS}
+    assert [name for name, ran in told.items() if json.loads(ran.out)["settings"]] == ["titan"]
+
+
+@pytest.mark.parametrize("name", ["nemo", "", "Megatron"])
+def test_unknown_stack_names_the_three(titan: Callable[..., Any], name: str) -> None:
+    ran = titan("validate", "--preset", "fsdp-8b", "--stack", name)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"error[U112]: there is no stack {name}")
+    assert "titan, torchtitan, megatron" in ran.err
+
+
+def test_other_stack_is_not_dry_run(titan: Callable[..., Any]) -> None:
+    ran = titan("validate", "--preset", "fsdp-8b", "--stack", "megatron", "--dry-run", "--json")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        "error[U113]: a dry run builds titan's own engine, and --stack megatron asks about another\n"
+        "  fix: leave out --dry-run or --stack\n"
     )
 
 

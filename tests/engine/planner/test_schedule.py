@@ -21,6 +21,7 @@ from engine.planner.schedule import (
     stages_of_a_rank,
     takes_microbatches,
 )
+from engine.planner.stack import STACKS
 from engine.shapes import shape_of
 
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
@@ -121,6 +122,12 @@ def parallelism(pp: int, schedule: ScheduleName = "1F1B", layers_per_stage: int 
 )
 def test_stages_of_a_rank(settings: Parallelism, n_layers: int, stages: int | None) -> None:
     assert stages_of_a_rank(settings, n_layers) == stages
+
+
+def test_other_engines_take_as_many_stages_as_ranks_share_evenly() -> None:
+    settings = parallelism(8, "Interleaved1F1B", 2)
+    found = {name: stages_of_a_rank(settings, 126, stack=stack) for name, stack in STACKS.items()}
+    assert found == {"titan": None, "torchtitan": 8, "megatron": 8}
 
 
 @given(n_layers=st.integers(1, 200), stages=st.integers(1, 64))

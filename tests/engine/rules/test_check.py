@@ -11,6 +11,7 @@ import pytest
 
 from engine.facts import Facts
 from engine.hardware import GPUS, Cluster
+from engine.planner.stack import STACKS, Stack
 from engine.rules import Report, check
 from engine.sources import load, split_flags
 
@@ -32,6 +33,40 @@ tensor_parallel_degree = 16
 [lr_scheduler]
 warmup_steps = 12
 """
+
+
+# What some engines refuse and others train, on 512 GPUs: the edit, and who finds what.
+OF_SOME_ENGINES: dict[str, tuple[str, dict[str, set[str]]]] = {
+    "405B's 126 layers on 64 stages": (
+        "--parallelism.pipeline_parallel_degree=8 --parallelism.pipeline_parallel_schedule=Interleaved1F1B "
+        "--parallelism.pipeline_parallel_layers_per_stage=2 --training.local_batch_size=64",
+        {"titan": {"P111"}},
+    ),
+    "fewer microbatches than stages": (
+        "--parallelism.pipeline_parallel_degree=8",
+        {"titan": {"P115"}, "torchtitan": {"P115"}},
+    ),
+    "async TP without compile": (
+        "--parallelism.tensor_parallel_degree=8 --parallelism.enable_async_tensor_parallel",
+        {"titan": {"Q306"}, "torchtitan": {"Q306"}},
+    ),
+    "a vocabulary and a width that nothing divides": (
+        "--parallelism.tensor_parallel_degree=8 --model.shape.vocab_size=50257 --model.shape.dim=16416 "
+        "--model.shape.head_dim=128",
+        {"titan": {"P128"}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("edit", "refusals"), OF_SOME_ENGINES.values(), ids=OF_SOME_ENGINES)
+@pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
+def test_rules_are_those_of_the_engine_that_is_asked_about(
+    edit: str, refusals: dict[str, set[str]], stack: Stack
+) -> None:
+    words = f"--model.flavor=405B --cluster.gpu=h100-96 --cluster.nodes=64 --training.seq_len=8192 {edit}"
+    report = check(load(flags=split_flags(words.split())[1], environ={}), stack=stack)
+    assert {finding.rule for finding in report.findings if not finding.is_hardware} == refusals.get(stack.name, set())
+    assert (report.plan is None) == (stack.name in refusals)
 
 
 @pytest.fixture
