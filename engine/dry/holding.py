@@ -4,7 +4,8 @@ Knows every storage that an operation gives, from then until nobody holds it any
 moment it was made. Does not know the allocator (what it rounds up or keeps back), nor
 what a kernel takes for itself while it runs. `torch.UntypedStorage.resize_` is replaced
 here, because no dispatch mode sees it and FSDP frees gathered weights by it; torch's own
-MemTracker does the same. Tried on 2.13.
+MemTracker does the same. So is the method by which DTensor finds out what shape a result has: it
+runs the operation on tensors of the whole shape that nobody holds on a GPU. Tried on 2.13.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -68,6 +70,8 @@ class Holding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._kind_bytes: Counter[Kind] = Counter()
         self._storages: dict[int, _Storage] = {}
         self._resize = torch.UntypedStorage.resize_
+        self._infer_shape = ShardingPropagator._propagate_tensor_meta_non_cached
+        self._infers = False
 
     @contextmanager
     def during(self, moment: Moment, kind: Kind) -> Iterator[None]:
@@ -84,12 +88,23 @@ class Holding(TorchDispatchMode):  # type: ignore[no-untyped-call]
             resize(storage, size)
             counts(storage)
 
+        infer_shape, holding = self._infer_shape, self
+
+        def infers(propagator: ShardingPropagator, *operation: Any) -> Any:
+            before, holding._infers = holding._infers, True
+            try:
+                return infer_shape(propagator, *operation)
+            finally:
+                holding._infers = before
+
         torch.UntypedStorage.resize_ = resized  # type: ignore[assignment, method-assign]
+        ShardingPropagator._propagate_tensor_meta_non_cached = infers  # type: ignore[assignment, method-assign]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exception: Any) -> None:
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
+        ShardingPropagator._propagate_tensor_meta_non_cached = self._infer_shape  # type: ignore[method-assign]
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -105,8 +120,8 @@ class Holding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def add(self, tensor: Tensor) -> None:
-        """Counts the storage of a tensor, unless it is known or on the meta device."""
-        if tensor.device.type == "meta":
+        """Counts the storage of a tensor, unless it is known, on the meta device, or there for its shape only."""
+        if self._infers or tensor.device.type == "meta":
             return
         storage = tensor.untyped_storage()
         key = storage._cdata

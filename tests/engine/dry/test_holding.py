@@ -6,7 +6,12 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+import torch.distributed as dist
+from fresh import fresh
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.testing._internal.two_tensor import TwoTensor
 
 from engine.dry.holding import Holding
@@ -65,6 +70,22 @@ def test_wrapper_holds_nothing_itself() -> None:
         assert held.now_bytes == 2048
         both = pair * 2
         assert (both.shape[0], held.now_bytes) == (KIB, 4096)
+
+
+def peak_of_a_piece() -> int:
+    """Most bytes held by a quarter of a DTensor of 4 KiB and by its double."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    mesh = init_device_mesh("cpu", (4,))
+    with FakeTensorMode(), Holding() as held:
+        piece = DTensor.from_local(torch.ones(KIB), mesh, [Shard(0)], run_check=False)
+        doubled = piece * 2
+        assert doubled.shape == (4 * KIB,)
+    dist.destroy_process_group()
+    return held.peak.total_bytes
+
+
+def test_a_rank_holds_its_piece_and_not_what_tells_the_shape_of_the_whole() -> None:
+    assert fresh(peak_of_a_piece) == 2 * 1024
 
 
 def test_meta_tensors_hold_nothing() -> None:
