@@ -22,13 +22,30 @@ class Stack:
     # What selective recomputation of single operations computes again: norms, SwiGLU and rotation only, or every
     # second matrix product beside them (torchtitan's policy: wk, wo and w3 of wq, wk, wv, wo, w1, w3, w2).
     repeats_every_second_product: bool = False
+    # Whether norms, rotation and SwiGLU are fused by hand, so that they cost no more without a compiler (Megatron with
+    # Transformer Engine).
+    has_fused_kernels: bool = False
+    # Bytes that an eager rotation moves for one element of query or key, in forward and again in backward: in real
+    # arithmetic six float32 passes in halves; as complex numbers a cast, one product and a cast back.
+    eager_rotation_bytes: int = 48
+    # Whether clipping scales the gradients in a pass of its own (torch's clip_grad_norm_), or inside the update.
+    scales_gradients: bool = False
+    # How scales of float8 are found: from the tensor itself, or from earlier steps (Transformer Engine).
+    float8_scales: Literal["dynamic", "delayed"] = "dynamic"
     # Whether layers_per_stage is the most that a stage holds, and ranks share as many stages as that takes at least:
     # torchtitan and Megatron count embedding and head as layers, so that 405B's 126 lie on 64 stages of 2.
     rounds_stages_up: bool = False
 
 
 TITAN = Stack(name="titan")
-TORCHTITAN = Stack(name="torchtitan", rounds_stages_up=True, repeats_every_second_product=True)
-MEGATRON = Stack(name="megatron", rounds_stages_up=True)
+TORCHTITAN = Stack(
+    name="torchtitan",
+    rounds_stages_up=True,
+    hopper_attention="flash",
+    repeats_every_second_product=True,
+    eager_rotation_bytes=20,
+    scales_gradients=True,
+)
+MEGATRON = Stack(name="megatron", rounds_stages_up=True, has_fused_kernels=True, float8_scales="delayed")
 
 STACKS: dict[StackName, Stack] = {stack.name: stack for stack in (TITAN, TORCHTITAN, MEGATRON)}
