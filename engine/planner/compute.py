@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 
 from engine.config import Config
-from engine.planner.activations import FLOAT32, Work
+from engine.planner.activations import Work
 from engine.planner.kernels import Kernels, Precision
 from engine.planner.memory import BYTES
 from engine.planner.recompute import Recompute
-from engine.planner.stack import Stack
+from engine.planner.stack import TITAN, Stack
+from engine.planner.traffic import backward_traffic, cast_bytes, forward_traffic, loss_traffic
 from engine.shapes import ModelShape, block_parameters
+
+# A budget of 0.5 computes 0.68 of what full recomputation does (8 layers of the 8B shape on an H200): tensors of the
+# feed-forward's width are dropped first, and they are dear.
+_BUDGET_CURVE = 0.55
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,7 @@ class _Way:
     filters: tuple[str, ...]
     gathered_in_float8: bool
     seq_len: int
+    scaling: str
 
     def of(self, name: str) -> Precision:
         """The precision of a linear layer's products."""
@@ -68,7 +73,7 @@ def stage_compute(
     """Seconds of one microbatch on a stage of these layers, given by number or by index in the whole model."""
     way = _way(config)
     indices = tuple(range(layers)) if isinstance(layers, int) else layers
-    block = _block(work, way, kernels)
+    block = _block(work, way, kernels, stack)
     again = _again_s(work, way, recompute, kernels, stack)
     every = recompute.every
     repeated = len(indices) if every is None else sum(map(recompute.repeats, indices))
@@ -82,27 +87,40 @@ def stage_compute(
     )
 
 
-def optimizer_s(config: Config, local_parameters: int, kernels: Kernels) -> float:
+def optimizer_s(config: Config, local_parameters: int, kernels: Kernels, stack: Stack = TITAN) -> float:
     """Seconds of clipping and updating so many parameters that a rank keeps: a norm, then one pass over all states.
 
-    Fused Adam reads weight, gradient and two means, and writes all but the gradient.
+    Fused Adam reads weight, gradient and two means, and writes all but the gradient; kernels that are not fused
+    read and write each of them about twice.
     """
-    width = BYTES[config.training.dtype]
-    norm = width if config.training.max_norm > 0 else 0
-    states = 0 if config.optimizer.name == "SGD" else 2
-    return kernels.memory_s(local_parameters * width * (norm / width + 3 + 2 * states))
+    passes = 3 + 2 * (0 if config.optimizer.name == "SGD" else 2)
+    if config.optimizer.implementation != "fused":
+        passes *= 2
+    if config.training.max_norm > 0:
+        passes += 3 if stack.scales_gradients else 1
+    return kernels.elementwise_s(local_parameters * BYTES[config.training.dtype] * passes)
 
 
-def gather_copies_s(config: Config, parameters: int, *, fsdp: int, kernels: Kernels) -> float:
-    """Seconds of FSDP's own copies around one gathering of `parameters` (of one tensor rank): cast in, lay out."""
+def gather_copies_s(config: Config, parameters: float, *, fsdp: int, kernels: Kernels) -> float:
+    """Seconds of FSDP's own copies around one gathering of `parameters` (unsharded, of one tensor rank).
+
+    A shard is cast and copied in, the whole is copied out. On a mesh of one: cast and copied.
+    """
     width, kept = BYTES[config.training.mixed_precision_param], BYTES[config.training.dtype]
-    return kernels.memory_s(parameters * (2 * width + (kept + width) / fsdp + (4 * width if fsdp == 1 else 0)))
+    if fsdp == 1:
+        return kernels.elementwise_s(parameters * (kept + 3 * width))
+    float8 = config.quantize.dense.float8
+    sent = 1 if float8.enable and float8.enable_fsdp_float8_all_gather else width
+    return kernels.elementwise_s(parameters * (2 * sent + (kept + 3 * sent) / fsdp))
 
 
-def reduce_copies_s(config: Config, parameters: int, *, fsdp: int, kernels: Kernels) -> float:
-    """Seconds of FSDP's own copies around one summing of the gradients of `parameters`: widen and cut in rows."""
+def reduce_copies_s(config: Config, parameters: float, *, fsdp: int, kernels: Kernels) -> float:
+    """Seconds of FSDP's own copies around one summing of the gradients of `parameters`: widened, cut in rows.
+
+    On a mesh of one they are copied once more.
+    """
     width, reduced = BYTES[config.training.mixed_precision_param], BYTES[config.training.mixed_precision_reduce]
-    return kernels.memory_s(parameters * (width + reduced + (2 * reduced if fsdp == 1 else 0)))
+    return kernels.elementwise_s(parameters * (width + reduced + (2 * reduced if fsdp == 1 else 0)))
 
 
 def _way(config: Config) -> _Way:
@@ -118,6 +136,7 @@ def _way(config: Config) -> _Way:
         filters=float8.filter_fqns if float8.enable else mx.filter_fqns,
         gathered_in_float8=float8.enable and float8.enable_fsdp_float8_all_gather,
         seq_len=config.training.seq_len,
+        scaling="tensorwise" if float8.recipe_name == "tensorwise" or not float8.enable else "rowwise",
     )
 
 
@@ -134,7 +153,7 @@ def _linears(shape: ModelShape, tp: int) -> tuple[tuple[str, int, int], ...]:
 
 
 @cache
-def _block(work: Work, way: _Way, kernels: Kernels) -> StageCompute:
+def _block(work: Work, way: _Way, kernels: Kernels, stack: Stack) -> StageCompute:
     """One block without recomputation."""
     tokens, shape = work.tokens, work.shape
     forward = inputs = weights = 0.0
@@ -143,36 +162,52 @@ def _block(work: Work, way: _Way, kernels: Kernels) -> StageCompute:
         forward += kernels.matmul_s(tokens, k, n, precision=precision)
         inputs += kernels.matmul_s(tokens, n, k, precision=precision)
         weights += kernels.matmul_s(n, tokens, k, precision=precision)
-        if precision != way.high:
-            forward += kernels.memory_s(5 * tokens * k + 5 * k * n)
-            inputs += kernels.memory_s(8 * tokens * n + 5 * k * n)
-            weights += kernels.memory_s(5 * tokens * k)
+    casts = _casts(work, way, stack)
     heads = -(-shape.n_heads // work.tp)
     forward += kernels.attention_forward_s(tokens, way.seq_len, heads, shape.head_dim)
     inputs += kernels.attention_backward_s(tokens, way.seq_len, heads, shape.head_dim)
-    moved_forward, moved_backward = _moved(work)
+    there, back = forward_traffic(work, stack), backward_traffic(work, stack)
     return StageCompute(
-        forward_s=forward + kernels.memory_s(moved_forward),
-        input_gradient_s=inputs + kernels.memory_s(moved_backward),
-        weight_gradient_s=weights,
+        forward_s=max(forward + kernels.elementwise_s(there.bytes + casts[0]), kernels.host_s(there.kernels)),
+        input_gradient_s=max(
+            inputs + kernels.elementwise_s(back.bytes + casts[1]) + kernels.norm_gradient_s(back.norm_gradient_bytes),
+            kernels.host_s(back.kernels),
+        ),
+        weight_gradient_s=weights + kernels.elementwise_s(casts[2]),
     )
 
 
-def _moved(work: Work) -> tuple[float, float]:
-    """Bytes that the block's memory-bound kernels move in forward and in backward."""
-    stream, hidden, rotated = work.stream_bytes, work.hidden_bytes, work.query_bytes + work.key_bytes
-    if work.compiled:
-        return 8 * stream + 2 * rotated + 3 * hidden, 14 * stream + 2 * rotated + 5 * hidden
-    return 10 * stream + 24 * rotated + 5 * hidden, 20 * stream + 24 * rotated + 9 * hidden
+def _casts(work: Work, way: _Way, stack: Stack) -> tuple[float, float, float]:
+    """Bytes of the casts to low precision: in forward, for the inputs' gradients and for the weights'."""
+    forward = inputs = weights = 0.0
+    tokens, seen = work.tokens, set()
+    for name, k, n in _linears(work.shape, work.tp):
+        if way.of(name) == way.high:
+            continue
+        scaling = "delayed" if stack.float8_scales == "delayed" else way.scaling
+        # Linears side by side have one input, which the compiler casts once.
+        source = {"wk": "wq", "wv": "wq", "w3": "w1"}.get(name.split(".")[-2], name)
+        fused = work.compiled
+        if not (fused and source in seen):
+            forward += cast_bytes(tokens, k, uses=1, scaling=scaling, fused=fused)
+            weights += cast_bytes(tokens, k, uses=1, scaling=scaling, fused=False)
+        seen.add(name.split(".")[-2])
+        inputs += cast_bytes(tokens, n, uses=2, scaling=scaling, fused=fused)
+        if way.gathered_in_float8:
+            inputs += 2 * k * n
+        else:
+            forward += cast_bytes(k, n, uses=1, scaling=scaling, fused=False)
+            inputs += cast_bytes(k, n, uses=1, scaling=scaling, fused=False)
+    return forward, inputs, weights
 
 
 def _again_s(work: Work, way: _Way, recompute: Recompute, kernels: Kernels, stack: Stack) -> float:
     """Seconds that one recomputed block takes again."""
-    moved = kernels.memory_s(_moved(work)[0])
+    moved = kernels.elementwise_s(forward_traffic(work, stack).bytes)
     # The last product is not computed again: nothing of its result is needed.
     name, k, n = next(linear for linear in _linears(work.shape, work.tp) if "w2" in linear[0])
     last = kernels.matmul_s(work.tokens, k, n, precision=way.of(name))
-    whole = _block(work, way, kernels).forward_s - last
+    whole = _block(work, way, kernels, stack).forward_s - last
     match recompute.mode:
         case "none":
             return 0.0
@@ -180,7 +215,7 @@ def _again_s(work: Work, way: _Way, recompute: Recompute, kernels: Kernels, stac
             return whole
         case "memory_budget":
             assert recompute.budget is not None, "a memory budget has a share"
-            return (1 - recompute.budget) * whole
+            return float((1 - recompute.budget) ** _BUDGET_CURVE) * whole
         case "selective":
             if recompute.every is not None:
                 return whole
@@ -198,18 +233,19 @@ def _ends(work: Work, way: _Way, has_embedding: bool, has_head: bool, kernels: K
     """Embedding, last norm, head and loss."""
     forward = inputs = weights = 0.0
     shape, tokens, width = work.shape, work.tokens, work.width_bytes
+    rows = -(-shape.vocab_size // work.tp)
     if has_embedding:
-        rows = -(-shape.vocab_size // work.tp)
-        forward += kernels.memory_s(2 * work.whole_stream_bytes)
-        weights += kernels.memory_s(2 * work.whole_stream_bytes + rows * shape.dim * width)
+        forward += kernels.elementwise_s(2 * work.whole_stream_bytes)
+        weights += kernels.elementwise_s(2 * work.whole_stream_bytes + rows * shape.dim * width)
     if has_head:
-        columns = -(-shape.vocab_size // work.tp)
         precision = way.of("output")
-        forward += kernels.matmul_s(tokens, shape.dim, columns, precision=precision)
-        inputs += kernels.matmul_s(tokens, columns, shape.dim, precision=precision)
-        weights += kernels.matmul_s(columns, tokens, shape.dim, precision=precision)
-        elements = prod((tokens, columns))
-        passes = (2 * width, 2 * width) if work.compiled_loss else (width + 3 * FLOAT32, width + 5 * FLOAT32)
-        forward += kernels.memory_s(elements * passes[0] + 2 * work.stream_bytes)
-        inputs += kernels.memory_s(elements * passes[1] + 4 * work.stream_bytes)
+        # In pieces of the sequence each product has fewer rows, or sums over fewer of them.
+        chunks = work.loss_chunks
+        piece = -(-tokens // chunks)
+        forward += chunks * kernels.matmul_s(piece, shape.dim, rows, precision=precision)
+        inputs += chunks * kernels.matmul_s(piece, rows, shape.dim, precision=precision)
+        weights += chunks * kernels.matmul_s(rows, piece, shape.dim, precision=precision)
+        there, back = loss_traffic(work)
+        forward += kernels.elementwise_s(there + 2 * work.stream_bytes)
+        inputs += kernels.elementwise_s(back) + kernels.norm_gradient_s(5 * work.stream_bytes)
     return StageCompute(forward_s=forward, input_gradient_s=inputs, weight_gradient_s=weights)

@@ -1,0 +1,102 @@
+"""Bytes that the memory-bound kernels of a microbatch move: norms, rotation, SwiGLU, residuals, loss, casts.
+
+Knows what eager kernels read and write one by one, what the compiler fuses, and what low precision adds. Does not
+know seconds (kernels) or products and attention (compute).
+
+One row is one operation of a block; numbers are passes over a tensor, each of as many bytes as an element has.
+D is the residual stream, R what is rotated (query and key), F one hidden tensor of the feed-forward.
+
+| operation | forward, eager | compiled | backward, eager | compiled |
+| --- | --- | --- | --- | --- |
+| two norms | 4 D | 4 D | 10 D | 10 D |
+| two residual sums | 6 D | 3 D (the first is in the norm) | 6 D | in the norms |
+| inputs of several linears: sums of their gradients | | | 9 D | 6 D |
+| rotation | of the implementation | 2 R | the same | 2 R |
+| silu and product | 5 F | 3 F | 9 F | 5 F |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.planner.activations import FLOAT32, Work
+from engine.planner.stack import Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Bytes moved by elementwise kernels and, apart, by backward of norms, which is slower; and how many kernels."""
+
+    bytes: float = 0.0
+    norm_gradient_bytes: float = 0.0
+    kernels: int = 0
+
+
+def forward_traffic(work: Work, stack: Stack) -> Moved:
+    """One block's forward."""
+    stream, hidden, rotated = work.stream_bytes, work.hidden_bytes, _rotated(work)
+    if _fused(work, stack):
+        return Moved(bytes=7 * stream + (2 + _head_norms(work)) * rotated + 3 * hidden, kernels=5)
+    passes = 10 * stream + 2 * _head_norms(work) * rotated + 5 * hidden
+    return Moved(bytes=passes + _rotation_bytes(work, stack), kernels=30)
+
+
+def backward_traffic(work: Work, stack: Stack) -> Moved:
+    """One block's backward."""
+    stream, whole, hidden, rotated = work.stream_bytes, work.whole_stream_bytes, work.hidden_bytes, _rotated(work)
+    norms = 10 * stream + 5 * _head_norms(work) * rotated
+    if _fused(work, stack):
+        return Moved(bytes=6 * whole + 2 * rotated + 5 * hidden, norm_gradient_bytes=norms, kernels=10)
+    passes = norms + 6 * stream + 9 * whole + 9 * hidden
+    return Moved(bytes=passes + _rotation_bytes(work, stack), kernels=50)
+
+
+def loss_traffic(work: Work) -> tuple[float, float]:
+    """Bytes of the cross entropy, forward and backward, and of sums over its pieces.
+
+    Eager: logits to float32, log-softmax, its gradient in three steps, and back. Compiled: logits are read once
+    in each direction, and their gradient written. In pieces the head's gradient is summed in float32.
+    """
+    columns = -(-work.shape.vocab_size // (work.tp if work.loss_parallel else 1))
+    elements, width = work.tokens * columns, work.width_bytes
+    if work.compiled_loss:
+        forward, backward = 2 * width, 2 * width
+    else:
+        forward, backward = width + 3 * FLOAT32, 5 * FLOAT32 + width
+    weight = columns * work.shape.dim
+    sums = 0 if work.loss_chunks == 1 else work.loss_chunks * weight * (width + 2 * FLOAT32)
+    return elements * forward, elements * backward + sums
+
+
+def cast_bytes(rows: int, columns: int, *, uses: int, scaling: str, fused: bool) -> float:
+    """Bytes of casting one bfloat16 tensor for `uses` float8 products.
+
+    Tensorwise: read for the largest element, read again, written once a layout. Rowwise: each layout has scales of its
+    own, so both passes again. Delayed scales (Transformer Engine) are known before: one pass. The
+    compiler finds the largest element while the tensor is made, where that happens in the block.
+    """
+    elements = rows * columns
+    match scaling:
+        case "delayed":
+            return elements * (2 + uses)
+        case "rowwise":
+            return elements * uses * 5
+        case _:
+            return elements * ((2 if fused else 4) + 3 * (uses - 1) + 1 + (0 if fused else 2 * uses))
+
+
+def _fused(work: Work, stack: Stack) -> bool:
+    return work.compiled or stack.has_fused_kernels
+
+
+def _rotated(work: Work) -> int:
+    return work.query_bytes + work.key_bytes
+
+
+def _head_norms(work: Work) -> int:
+    return int(work.shape.qk_norm)
+
+
+def _rotation_bytes(work: Work, stack: Stack) -> float:
+    """Eager rotation reads and writes float32 copies, however wide the elements are."""
+    return _rotated(work) / work.width_bytes * stack.eager_rotation_bytes
