@@ -164,8 +164,8 @@ def _block(work: Work, way: _Way, kernels: Kernels, stack: Stack) -> StageComput
         weights += kernels.matmul_s(n, tokens, k, precision=precision)
     casts = _casts(work, way, stack)
     heads = -(-shape.n_heads // work.tp)
-    forward += kernels.attention_forward_s(tokens, way.seq_len, heads, shape.head_dim)
-    inputs += kernels.attention_backward_s(tokens, way.seq_len, heads, shape.head_dim)
+    forward += kernels.attention_forward_s(tokens, way.seq_len, heads, shape.head_dim, precision=way.high)
+    inputs += kernels.attention_backward_s(tokens, way.seq_len, heads, shape.head_dim, precision=way.high)
     there, back = forward_traffic(work, stack), backward_traffic(work, stack)
     return StageCompute(
         forward_s=max(forward + kernels.elementwise_s(there.bytes + casts[0]), kernels.host_s(there.kernels)),

@@ -15,26 +15,33 @@ from engine.planner.stack import Stack
 
 Precision: TypeAlias = Literal["bfloat16", "float32", "float8", "float8_rowwise", "mxfp8"]
 
-# What large products reach of the data sheet: 745 of 989 and 1,488 of 1,979 TFLOP/s on an H200, layer shapes of
-# Llama 3 8B; 0.75 is also usual for A100 (cuBLAS, bfloat16, 230 to 245 of 312 TFLOP/s).
-_PRODUCT_SHARE = 0.753
+# What products of endless depth reach of the data sheet. Hopper: 745 of 989 and 1,488 of 1,979 TFLOP/s on an H200 with
+# the layer shapes of Llama 3 8B, whose ramps below take 3 %. A100: its power suffices for more of its peak.
+_PRODUCT_SHARE, _AMPERE_PRODUCT_SHARE = 0.775, 0.85
+# Rowwise scales: the kernel adds up in full precision and scales rows and columns itself.
+_ROWWISE_SHARE = 0.7
 # Copies on an H200: 4.26 of 4.8 TB/s.
 _HBM_SHARE = 0.89
-# Forward and backward of causal attention at 8,192 tokens, heads of 128, as shares of the bfloat16 data sheet: cuDNN
-# on Hopper 534 TFLOP/s, FlashAttention 2 on Hopper 283; on A100 about 180 (arXiv 2307.08691, figures 4 to 6).
-_CUDNN_SHARE, _FLASH_SHARE, _FLASH_AMPERE_SHARE = 0.54, 0.286, 0.58
+# Forward and backward of long causal attention with heads of 128, as shares of the data sheet: cuDNN on Hopper 534
+# TFLOP/s at 8,192 tokens, FlashAttention 2 there 283; on A100 about 190 (arXiv 2307.08691, figures 4 to 6), version 1
+# half of that and on Hopper no faster than its clock.
+_ATTENTION_SHARES = {"cudnn": 0.56, "flash2": 0.30, "flash1": 0.19}
+_AMPERE_ATTENTION_SHARES = {"cudnn": 0.63, "flash2": 0.63, "flash1": 0.31}
+# Keys at which half of that is reached: short sequences leave multiprocessors idle and diagonals are computed whole.
+_HALF_RATE_KEYS = 300
 # Elementwise kernels against a copy: fused Adam over 4.54 billion weights takes 38 ms on an H200, 3.3 of 4.26 TB/s.
 _ELEMENTWISE_SHARE = 0.78
 # The compiler's RMSNorm backward sums over tokens for the weight's gradient beside the rows of the input's: one
 # kernel of 1.8 ms a layer in a profile of the 8B shape (H200, 8,192 tokens), where a copy of its bytes takes 0.2.
 _NORM_GRADIENT_SHARE = 0.25
-# Float32 without TF32 on an H100 (data sheet of the SXM card; the H200 is the same chip).
-_FP32_SHARE_OF_BF16 = 67.0 / 989.4
+# Float32 without TF32 on an H100 (data sheet of the SXM card; the H200 is the same chip), and what of it is sustained:
+# 42 TFLOP/s over a whole step on an H200.
+_FP32_SHARE_OF_BF16, _FP32_SHARE = 67.0 / 989.4, 0.66
 # Multiprocessors of a chip, each of which works on one tile of a product at a time.
 _MULTIPROCESSORS = {"a100-40": 108, "a100-80": 108, "b200": 148, "gb200": 148, "mi300x": 304}
 _HOPPER_MULTIPROCESSORS = 132
-# A product's tile, and the depth whose time its prologue and epilogue take.
-_TILE_M, _TILE_N, _RAMP_K = 128, 256, 256
+# A product's tile, and the time in which a multiprocessor fetches the first and writes the last of one.
+_TILE_M, _TILE_N, _RAMP_S = 128, 256, 1.0e-6
 # A kernel's start on the GPU behind another one.
 _START_S = 3e-6
 
@@ -56,17 +63,25 @@ class Kernels:
         rate = self._rate(precision)
         tiles = -(-m // _TILE_M) * -(-n // _TILE_N)
         waves = max(1.0, tiles / self.multiprocessors)
-        arithmetic_s = waves * self.multiprocessors * 2 * _TILE_M * _TILE_N * (k + _RAMP_K) / rate
+        tile_s = self.multiprocessors * 2 * _TILE_M * _TILE_N * k / rate
+        arithmetic_s = waves * (tile_s + _RAMP_S)
         width = {"float32": 4, "bfloat16": 2}.get(precision, 1)
         return max(arithmetic_s, self.memory_s((m * k + k * n) * width + 2 * m * n)) + _START_S
 
-    def attention_forward_s(self, tokens: int, seq_len: int, heads: int, head_dim: int) -> float:
+    def attention_forward_s(
+        self, tokens: int, seq_len: int, heads: int, head_dim: int, *, precision: Precision = "bfloat16"
+    ) -> float:
         """Seconds of causal attention of `tokens` queries over half of `seq_len` keys: two products."""
-        return 2 * tokens * seq_len * heads * head_dim / self.attention_flops_per_s + _START_S
+        # In float32 the memory-efficient kernel has no tensor cores.
+        full = self.fp32_flops_per_s if precision == "float32" else self.attention_flops_per_s
+        rate = full * seq_len / (seq_len + _HALF_RATE_KEYS)
+        return 2 * tokens * seq_len * heads * head_dim / rate + _START_S
 
-    def attention_backward_s(self, tokens: int, seq_len: int, heads: int, head_dim: int) -> float:
+    def attention_backward_s(
+        self, tokens: int, seq_len: int, heads: int, head_dim: int, *, precision: Precision = "bfloat16"
+    ) -> float:
         """Seconds of its backward: five products for forward's two."""
-        return 2.5 * self.attention_forward_s(tokens, seq_len, heads, head_dim)
+        return 2.5 * self.attention_forward_s(tokens, seq_len, heads, head_dim, precision=precision)
 
     def elementwise_s(self, bytes_moved: float) -> float:
         """Seconds of elementwise kernels and small reductions, which reach less than a plain copy."""
@@ -90,6 +105,8 @@ class Kernels:
                 return self.fp32_flops_per_s
             case "bfloat16":
                 return self.bf16_flops_per_s
+            case "float8_rowwise":
+                return _ROWWISE_SHARE * self.fp8_flops_per_s if self.fp8_flops_per_s else self.bf16_flops_per_s
             case _:
                 # Emulated: the same numbers, multiplied in high precision.
                 return self.fp8_flops_per_s or self.bf16_flops_per_s
@@ -102,19 +119,21 @@ def kernels_of(cluster: Cluster, stack: Stack) -> Kernels | None:
 
 @cache
 def _kernels(gpu: Gpu, stack: Stack) -> Kernels | None:
-    bf16, hbm = gpu.bf16_flops_per_s, gpu.hbm_bytes_per_s
-    if (gpu.sustained_bf16_flops_per_s or bf16) is None or (gpu.sustained_hbm_bytes_per_s or hbm) is None:
+    bf16 = gpu.bf16_flops_per_s or gpu.sustained_bf16_flops_per_s
+    hbm = gpu.sustained_hbm_bytes_per_s or (gpu.hbm_bytes_per_s and _HBM_SHARE * gpu.hbm_bytes_per_s)
+    if bf16 is None or hbm is None:
         return None
-    products = gpu.sustained_bf16_flops_per_s or _PRODUCT_SHARE * (bf16 or 0.0)
-    fp8 = gpu.sustained_fp8_flops_per_s or (gpu.fp8_flops_per_s and _PRODUCT_SHARE * gpu.fp8_flops_per_s)
-    share = _CUDNN_SHARE if stack.hopper_attention == "cudnn" else _FLASH_SHARE
-    if gpu.name.startswith("a100"):
-        share = _FLASH_AMPERE_SHARE
+    is_ampere = gpu.name.startswith("a100")
+    share = _AMPERE_PRODUCT_SHARE if is_ampere else _PRODUCT_SHARE
+    products = gpu.sustained_bf16_flops_per_s or share * bf16
+    shares = _AMPERE_ATTENTION_SHARES if is_ampere else _ATTENTION_SHARES
+    # A card that sustains less than others of its kind is slower in attention too. Measured is the best kernel.
+    best = gpu.sustained_attention_flops_per_s or shares["cudnn"] * products / share
     return Kernels(
         bf16_flops_per_s=products,
-        fp8_flops_per_s=fp8,
-        fp32_flops_per_s=gpu.fp32_flops_per_s or _FP32_SHARE_OF_BF16 * (bf16 or products),
-        attention_flops_per_s=gpu.sustained_attention_flops_per_s or share * (bf16 or products),
-        hbm_bytes_per_s=gpu.sustained_hbm_bytes_per_s or _HBM_SHARE * (hbm or 0.0),
+        fp8_flops_per_s=gpu.sustained_fp8_flops_per_s or (gpu.fp8_flops_per_s and share * gpu.fp8_flops_per_s),
+        fp32_flops_per_s=_FP32_SHARE * (gpu.fp32_flops_per_s or _FP32_SHARE_OF_BF16 * bf16),
+        attention_flops_per_s=best * shares[stack.attention] / shares["cudnn"],
+        hbm_bytes_per_s=hbm,
         multiprocessors=_MULTIPROCESSORS.get(gpu.name, _HOPPER_MULTIPROCESSORS),
     )

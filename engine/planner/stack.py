@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-StackName: TypeAlias = Literal["titan", "torchtitan", "megatron"]
+StackName: TypeAlias = Literal["titan", "torchtitan", "megatron", "llm-foundry"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +17,9 @@ class Stack:
     """One implementation."""
 
     name: StackName
-    # Which attention kernels run on Hopper: cuDNN takes about half the time of FlashAttention 2 there.
-    hopper_attention: Literal["cudnn", "flash"] = "cudnn"
+    # Attention kernels: cuDNN's, which take about half the time of FlashAttention 2 on Hopper and no Ampere has;
+    # FlashAttention 2; or version 1 (arXiv 2205.14135, or its Triton port).
+    attention: Literal["cudnn", "flash2", "flash1"] = "cudnn"
     # What selective recomputation of single operations computes again: norms, SwiGLU and rotation only, or every
     # second matrix product beside them (torchtitan's policy: wk, wo and w3 of wq, wk, wv, wo, w1, w3, w2).
     repeats_every_second_product: bool = False
@@ -28,6 +29,11 @@ class Stack:
     # Bytes that an eager rotation moves for one element of query or key, in forward and again in backward: in real
     # arithmetic six float32 passes in halves; as complex numbers a cast, one product and a cast back.
     eager_rotation_bytes: int = 48
+    # Bytes of an eager norm for one element, in forward and in backward: one kernel each (torch 2.8 and later), or
+    # nine and fourteen in float32.
+    eager_norm_bytes: tuple[int, int] = (4, 10)
+    # Whether blocks are GPT's: LayerNorm, one product for query, key and value, GELU over 4 D instead of SwiGLU.
+    has_gpt_blocks: bool = False
     # Whether clipping scales the gradients in a pass of its own (torch's clip_grad_norm_), or inside the update.
     scales_gradients: bool = False
     # How scales of float8 are found: from the tensor itself, or from earlier steps (Transformer Engine).
@@ -41,11 +47,16 @@ TITAN = Stack(name="titan")
 TORCHTITAN = Stack(
     name="torchtitan",
     rounds_stages_up=True,
-    hopper_attention="flash",
+    attention="flash2",
     repeats_every_second_product=True,
     eager_rotation_bytes=20,
+    eager_norm_bytes=(36, 72),
     scales_gradients=True,
+)
+# PyTorch FSDP under MPT models, 2023.
+LLM_FOUNDRY = Stack(
+    name="llm-foundry", attention="flash1", has_gpt_blocks=True, eager_rotation_bytes=0, scales_gradients=True
 )
 MEGATRON = Stack(name="megatron", rounds_stages_up=True, has_fused_kernels=True, float8_scales="delayed")
 
-STACKS: dict[StackName, Stack] = {stack.name: stack for stack in (TITAN, TORCHTITAN, MEGATRON)}
+STACKS: dict[StackName, Stack] = {stack.name: stack for stack in (TITAN, TORCHTITAN, MEGATRON, LLM_FOUNDRY)}

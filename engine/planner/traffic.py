@@ -8,7 +8,7 @@ D is the residual stream, R what is rotated (query and key), F one hidden tensor
 
 | operation | forward, eager | compiled | backward, eager | compiled |
 | --- | --- | --- | --- | --- |
-| two norms | 4 D | 4 D | 10 D | 10 D |
+| two norms | of the implementation | 4 D | of the implementation | 10 D |
 | two residual sums | 6 D | 3 D (the first is in the norm) | 6 D | in the norms |
 | inputs of several linears: sums of their gradients | | | 9 D | 6 D |
 | rotation | of the implementation | 2 R | the same | 2 R |
@@ -35,19 +35,23 @@ class Moved:
 def forward_traffic(work: Work, stack: Stack) -> Moved:
     """One block's forward."""
     stream, hidden, rotated = work.stream_bytes, work.hidden_bytes, _rotated(work)
-    if _fused(work, stack):
+    if work.compiled or stack.has_fused_kernels:
         return Moved(bytes=7 * stream + (2 + _head_norms(work)) * rotated + 3 * hidden, kernels=5)
-    passes = 10 * stream + 2 * _head_norms(work) * rotated + 5 * hidden
+    norm = stack.eager_norm_bytes[0] / work.width_bytes
+    passes = (2 * norm + 6) * stream + norm * _head_norms(work) * rotated + _gate_passes(stack)[0] * hidden
     return Moved(bytes=passes + _rotation_bytes(work, stack), kernels=30)
 
 
 def backward_traffic(work: Work, stack: Stack) -> Moved:
     """One block's backward."""
     stream, whole, hidden, rotated = work.stream_bytes, work.whole_stream_bytes, work.hidden_bytes, _rotated(work)
-    norms = 10 * stream + 5 * _head_norms(work) * rotated
-    if _fused(work, stack):
+    if work.compiled or stack.has_fused_kernels:
+        norms = 10 * stream + 5 * _head_norms(work) * rotated
         return Moved(bytes=6 * whole + 2 * rotated + 5 * hidden, norm_gradient_bytes=norms, kernels=10)
-    passes = norms + 6 * stream + 9 * whole + 9 * hidden
+    norm = stack.eager_norm_bytes[1] / work.width_bytes
+    normed = norm * (2 * stream + _head_norms(work) * rotated)
+    sums = 0 if stack.has_gpt_blocks else 9
+    passes = normed + 6 * stream + sums * whole + _gate_passes(stack)[1] * hidden
     return Moved(bytes=passes + _rotation_bytes(work, stack), kernels=50)
 
 
@@ -85,8 +89,9 @@ def cast_bytes(rows: int, columns: int, *, uses: int, scaling: str, fused: bool)
             return elements * ((2 if fused else 4) + 3 * (uses - 1) + 1 + (0 if fused else 2 * uses))
 
 
-def _fused(work: Work, stack: Stack) -> bool:
-    return work.compiled or stack.has_fused_kernels
+def _gate_passes(stack: Stack) -> tuple[float, float]:
+    """Passes over F in forward and backward: of silu and product, or of GELU over half as much again."""
+    return (3.0, 4.5) if stack.has_gpt_blocks else (5.0, 9.0)
 
 
 def _rotated(work: Work) -> int:

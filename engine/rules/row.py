@@ -13,9 +13,9 @@ from engine.errors import Severity
 from engine.facts import Facts, Need
 from engine.planner.stack import StackName
 
-EVERY_STACK: tuple[StackName, ...] = ("titan", "torchtitan", "megatron")
+EVERY_STACK: tuple[StackName, ...] = ("titan", "torchtitan", "megatron", "llm-foundry")
 # What torch.distributed.pipelining, DTensor, FSDP2 and the inductor ask for, in whatever engine they are used.
-ON_TORCH: tuple[StackName, ...] = ("titan", "torchtitan")
+ON_TORCH: tuple[StackName, ...] = ("titan", "torchtitan", "llm-foundry")
 
 Edit = Callable[[Facts], dict[str, Any] | None]
 
