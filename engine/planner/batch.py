@@ -113,7 +113,7 @@ class _Batches:
         self.schedule: ScheduleName = p.pipeline_parallel_schedule
         self.stages = stage_count
         self.unit = p.pipeline_parallel_microbatch_size if self.pp > 1 else _unit(config)
-        self.unit_tokens = self.unit * config.training.seq_len // config.parallelism.context_parallel_degree
+        self.unit_tokens = max(1, self.unit * config.training.seq_len // config.parallelism.context_parallel_degree)
         whole = config.training.global_batch_size
         self.wanted = None if whole == -1 else whole // data_ranks
         self.limit = self._limit(MOST_TOKENS_A_STEP // (config.training.seq_len * data_ranks))
