@@ -107,7 +107,7 @@ class Held:
 
     def memories(self, batch: Batch, recompute: Recompute) -> tuple[Memory, ...]:
         """Bytes of each pipeline rank."""
-        work = self._work(batch)
+        work = self.work(batch)
         return tuple(self._memory(rank, work, batch, recompute) for rank in self.ranks)
 
     def has_room(self, batch: Batch, recompute: Recompute) -> bool:
@@ -115,7 +115,8 @@ class Held:
         room = room_of(self.gpu)
         return all(memory.needed_bytes <= room * memory.capacity_bytes for memory in self.memories(batch, recompute))
 
-    def _work(self, batch: Batch) -> Work:
+    def work(self, batch: Batch) -> Work:
+        """What a rank computes at once."""
         training, parallelism, compiles = self.config.training, self.config.parallelism, self.config.compile
         return Work(
             shape=self.shape,
@@ -146,7 +147,7 @@ class Held:
             work=work,
             recompute=recompute,
             groups=rank.groups,
-            sharding=self._sharding(batch),
+            sharding=self.sharding(batch),
             parts=[(layers, count) for (_, layers), count in zip(rank.parts, held, strict=True)],
             has_loss=rank.has_loss,
             pipelined=self.mesh.pp > 1,
@@ -154,7 +155,8 @@ class Held:
             has_streams=self.on_gpu,
         )
 
-    def _sharding(self, batch: Batch) -> Sharding:
+    def sharding(self, batch: Batch) -> Sharding:
+        """How FSDP treats the weights of a rank."""
         training, reshard = self.config.training, self.config.parallelism.fsdp_reshard_after_forward
         float8 = self.config.quantize.dense.float8
         width = BYTES[training.mixed_precision_param]
