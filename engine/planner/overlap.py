@@ -1,12 +1,13 @@
 """Whether tensor parallel communicates inside its matrix products, from the config alone.
 
 Knows what stands in the way although it was asked for; build and features ask here, so that what is said
-is what is done. Does not know how it is done (parallel/async_tp.py).
+is what is done. Does not know how it is done (parallel/async_tp.py), nor seconds (messages).
 """
 
 from __future__ import annotations
 
 from engine.config import Config
+from engine.planner.stack import Stack
 
 
 def idle_async_tp(config: Config) -> str | None:
@@ -23,3 +24,18 @@ def idle_async_tp(config: Config) -> str | None:
 def has_async_tp(config: Config) -> bool:
     """Whether communication is inside the products."""
     return config.parallelism.enable_async_tensor_parallel and idle_async_tp(config) is None
+
+
+def tensor_overlap(config: Config, stack: Stack) -> float:
+    """The share of a block's tensor-parallel communication that its products hide in an implementation.
+
+    torchtitan's compiler pass fuses float8 products too, and needs the compiler; Megatron overlaps in its own kernels.
+    """
+    parallelism = config.parallelism
+    if not parallelism.enable_async_tensor_parallel:
+        return 0.0
+    in_force = {
+        "titan": has_async_tp(config),
+        "torchtitan": config.compile.enable,
+    }.get(stack.name, True)
+    return stack.async_tp_hides if in_force else 0.0

@@ -41,12 +41,20 @@ class Stack:
     # Whether layers_per_stage is the most that a stage holds, and ranks share as many stages as that takes at least:
     # torchtitan and Megatron count embedding and head as layers, so that 405B's 126 lie on 64 stages of 2.
     rounds_stages_up: bool = False
+    # How much of a block's tensor-parallel communication async TP hides inside the products.
+    async_tp_hides: float = 0.5
+    # Whether tensor parallel gathers inputs of float8 products in float8 (torchtitan's tensorwise float8): half the bytes.
+    gathers_activations_in_float8: bool = False
+    # Whether every rank has whole weights and shards only the optimizer's states (ZeRO-1): gradients are summed once
+    # a step and updated weights gathered once, instead of around every use.
+    shards_only_optimizer: bool = False
 
 
 TITAN = Stack(name="titan")
 TORCHTITAN = Stack(
     name="torchtitan",
     rounds_stages_up=True,
+    gathers_activations_in_float8=True,
     attention="flash2",
     repeats_every_second_product=True,
     eager_rotation_bytes=20,
@@ -57,6 +65,12 @@ TORCHTITAN = Stack(
 LLM_FOUNDRY = Stack(
     name="llm-foundry", attention="flash1", has_gpt_blocks=True, eager_rotation_bytes=0, scales_gradients=True
 )
-MEGATRON = Stack(name="megatron", rounds_stages_up=True, has_fused_kernels=True, float8_scales="delayed")
+MEGATRON = Stack(
+    name="megatron",
+    rounds_stages_up=True,
+    has_fused_kernels=True,
+    float8_scales="delayed",
+    shards_only_optimizer=True,
+)
 
 STACKS: dict[StackName, Stack] = {stack.name: stack for stack in (TITAN, TORCHTITAN, MEGATRON, LLM_FOUNDRY)}
