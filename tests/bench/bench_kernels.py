@@ -356,7 +356,7 @@ def blocks(b: Bench) -> Iterator[Row]:
     for name, shape in shapes.items():
         for batch, seq_len in ((1, 16), (1, 2048), (1, 8192), (2, 8192), (1, 32768)):
             # A compilation takes seconds: the largest sizes of one model, and one size of each.
-            compiled = b.on_gpu and (seq_len == 8192 and batch == 1 or (name == "8B" and batch == 1))
+            compiled = b.on_gpu and ((seq_len == 8192 and batch == 1) or (name == "8B" and batch == 1))
             for how in ("eager", "compile") if compiled else ("eager",):
                 yield {"model": name, "batch": batch, "seq_len": seq_len, "how": how} | _block(
                     b, shape, batch, seq_len if seq_len < 64 else seq_len // b.small, how=how
