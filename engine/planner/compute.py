@@ -13,6 +13,7 @@ from engine.config import Config
 from engine.planner.activations import Work
 from engine.planner.kernels import Kernels, Precision
 from engine.planner.memory import BYTES
+from engine.planner.overlap import has_async_tp
 from engine.planner.recompute import Recompute
 from engine.planner.stack import TITAN, Stack
 from engine.planner.traffic import backward_traffic, cast_bytes, forward_traffic, loss_traffic
@@ -48,15 +49,22 @@ class _Way:
     """How products are computed, by weight name; hashable, so that one block is counted once."""
 
     low: Precision | None
+    emulated: bool
     high: Precision
     filters: tuple[str, ...]
     gathered_in_float8: bool
     seq_len: int
     scaling: str
+    pieces: int
+    unbalanced: bool
+
+    def is_low(self, name: str) -> bool:
+        """Whether a linear layer's tensors are cast to low precision."""
+        return self.low is not None and not any(part in name for part in self.filters)
 
     def of(self, name: str) -> Precision:
-        """The precision of a linear layer's products."""
-        return self.high if self.low is None or any(part in name for part in self.filters) else self.low
+        """The precision in which a linear layer multiplies: emulated values are multiplied in the high one."""
+        return self.high if self.low is None or self.emulated or not self.is_low(name) else self.low
 
 
 def stage_compute(
@@ -71,7 +79,7 @@ def stage_compute(
     stack: Stack,
 ) -> StageCompute:
     """Seconds of one microbatch on a stage of these layers, given by number or by index in the whole model."""
-    way = _way(config)
+    way = _way(config, stack)
     indices = tuple(range(layers)) if isinstance(layers, int) else layers
     block = _block(work, way, kernels, stack)
     again = _again_s(work, way, recompute, kernels, stack)
@@ -123,7 +131,7 @@ def reduce_copies_s(config: Config, parameters: float, *, fsdp: int, kernels: Ke
     return kernels.elementwise_s(parameters * (width + reduced + (2 * reduced if fsdp == 1 else 0)))
 
 
-def _way(config: Config) -> _Way:
+def _way(config: Config, stack: Stack) -> _Way:
     float8, mx = config.quantize.dense.float8, config.quantize.dense.mx
     low: Precision | None = None
     if float8.enable:
@@ -132,12 +140,26 @@ def _way(config: Config) -> _Way:
         low = "mxfp8"
     return _Way(
         low=low,
+        emulated=float8.emulate if float8.enable else mx.emulate or mx.recipe_name == "mxfp8_emulated",
         high=config.training.mixed_precision_param,
         filters=float8.filter_fqns if float8.enable else mx.filter_fqns,
         gathered_in_float8=float8.enable and float8.enable_fsdp_float8_all_gather,
         seq_len=config.training.seq_len,
+        pieces=config.parallelism.tensor_parallel_degree if _splits_products(config, stack) else 1,
+        unbalanced=config.parallelism.context_parallel_load_balance == "none",
         scaling="tensorwise" if float8.recipe_name == "tensorwise" or not float8.enable else "rowwise",
     )
+
+
+def _splits_products(config: Config, stack: Stack) -> bool:
+    """Whether communication is inside the products, which are then computed a rank's piece of the tokens at a time.
+
+    torchtitan's compiler pass also finds float8 products, which titan's own fusion does not take.
+    """
+    parallelism = config.parallelism
+    if stack.name == "titan":
+        return has_async_tp(config)
+    return parallelism.enable_async_tensor_parallel and config.compile.enable
 
 
 @cache
@@ -159,13 +181,16 @@ def _block(work: Work, way: _Way, kernels: Kernels, stack: Stack) -> StageComput
     forward = inputs = weights = 0.0
     for name, k, n in _linears(shape, work.tp):
         precision = way.of(name)
-        forward += kernels.matmul_s(tokens, k, n, precision=precision)
-        inputs += kernels.matmul_s(tokens, n, k, precision=precision)
+        piece = -(-tokens // way.pieces)
+        forward += way.pieces * kernels.matmul_s(piece, k, n, precision=precision)
+        inputs += way.pieces * kernels.matmul_s(piece, n, k, precision=precision)
         weights += kernels.matmul_s(n, tokens, k, precision=precision)
     casts = _casts(work, way, stack)
     heads = -(-shape.n_heads // work.tp)
-    forward += kernels.attention_forward_s(tokens, way.seq_len, heads, shape.head_dim, precision=way.high)
-    inputs += kernels.attention_backward_s(tokens, way.seq_len, heads, shape.head_dim, precision=way.high)
+    # With head-tail balance queries see half of the sequence on average, without it the last rank's nearly all.
+    seen = tokens * (2 - 1 / work.cp) if way.unbalanced else tokens
+    forward += kernels.attention_forward_s(seen, way.seq_len, heads, shape.head_dim, precision=way.high)
+    inputs += kernels.attention_backward_s(seen, way.seq_len, heads, shape.head_dim, precision=way.high)
     there, back = forward_traffic(work, stack), backward_traffic(work, stack)
     return StageCompute(
         forward_s=max(forward + kernels.elementwise_s(there.bytes + casts[0]), kernels.host_s(there.kernels)),
@@ -182,7 +207,7 @@ def _casts(work: Work, way: _Way, stack: Stack) -> tuple[float, float, float]:
     forward = inputs = weights = 0.0
     tokens, seen = work.tokens, set()
     for name, k, n in _linears(work.shape, work.tp):
-        if way.of(name) == way.high:
+        if not way.is_low(name):
             continue
         scaling = "delayed" if stack.float8_scales == "delayed" else way.scaling
         # Linears side by side have one input, which the compiler casts once.

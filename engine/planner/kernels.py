@@ -69,7 +69,7 @@ class Kernels:
         return max(arithmetic_s, self.memory_s((m * k + k * n) * width + 2 * m * n)) + _START_S
 
     def attention_forward_s(
-        self, tokens: int, seq_len: int, heads: int, head_dim: int, *, precision: Precision = "bfloat16"
+        self, tokens: float, seq_len: int, heads: int, head_dim: int, *, precision: Precision = "bfloat16"
     ) -> float:
         """Seconds of causal attention of `tokens` queries over half of `seq_len` keys: two products."""
         # In float32 the memory-efficient kernel has no tensor cores.
@@ -78,7 +78,7 @@ class Kernels:
         return 2 * tokens * seq_len * heads * head_dim / rate + _START_S
 
     def attention_backward_s(
-        self, tokens: int, seq_len: int, heads: int, head_dim: int, *, precision: Precision = "bfloat16"
+        self, tokens: float, seq_len: int, heads: int, head_dim: int, *, precision: Precision = "bfloat16"
     ) -> float:
         """Seconds of its backward: five products for forward's two."""
         return 2.5 * self.attention_forward_s(tokens, seq_len, heads, head_dim, precision=precision)

@@ -25,7 +25,8 @@ from engine.planner.stack import Stack
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """Bytes moved by elementwise kernels and, apart, by backward of norms, which is slower; and how many kernels."""
+    """Bytes moved by elementwise kernels and, apart, by backward of norms, which is slower; and
+    how many kernels a block starts in that direction, products and attention among them."""
 
     bytes: float = 0.0
     norm_gradient_bytes: float = 0.0
@@ -36,10 +37,10 @@ def forward_traffic(work: Work, stack: Stack) -> Moved:
     """One block's forward."""
     stream, hidden, rotated = work.stream_bytes, work.hidden_bytes, _rotated(work)
     if work.compiled or stack.has_fused_kernels:
-        return Moved(bytes=7 * stream + (2 + _head_norms(work)) * rotated + 3 * hidden, kernels=5)
+        return Moved(bytes=7 * stream + (2 + _head_norms(work)) * rotated + 3 * hidden, kernels=14)
     norm = stack.eager_norm_bytes[0] / work.width_bytes
     passes = (2 * norm + 6) * stream + norm * _head_norms(work) * rotated + _gate_passes(stack)[0] * hidden
-    return Moved(bytes=passes + _rotation_bytes(work, stack), kernels=30)
+    return Moved(bytes=passes + _rotation_bytes(work, stack), kernels=40)
 
 
 def backward_traffic(work: Work, stack: Stack) -> Moved:
@@ -47,12 +48,12 @@ def backward_traffic(work: Work, stack: Stack) -> Moved:
     stream, whole, hidden, rotated = work.stream_bytes, work.whole_stream_bytes, work.hidden_bytes, _rotated(work)
     if work.compiled or stack.has_fused_kernels:
         norms = 10 * stream + 5 * _head_norms(work) * rotated
-        return Moved(bytes=6 * whole + 2 * rotated + 5 * hidden, norm_gradient_bytes=norms, kernels=10)
+        return Moved(bytes=6 * whole + 2 * rotated + 5 * hidden, norm_gradient_bytes=norms, kernels=25)
     norm = stack.eager_norm_bytes[1] / work.width_bytes
     normed = norm * (2 * stream + _head_norms(work) * rotated)
     sums = 0 if stack.has_gpt_blocks else 9
     passes = normed + 6 * stream + sums * whole + _gate_passes(stack)[1] * hidden
-    return Moved(bytes=passes + _rotation_bytes(work, stack), kernels=50)
+    return Moved(bytes=passes + _rotation_bytes(work, stack), kernels=65)
 
 
 def loss_traffic(work: Work) -> tuple[float, float]:
