@@ -239,7 +239,7 @@ class Facts:
     @property
     def sequence_step(self) -> int:
         """Least factor of seq_len that satisfies every rule about it."""
-        step = lcm(self.sequence_pieces, self.cp * self.config.training.loss_chunks)
+        step = self.sequence_pieces
         if self.low_precision is not None and self.needs_whole_token_blocks and self.has("pipeline"):
             _, block = self.low_precision
             step = lcm(step, block * self.cp // gcd(block * self.cp, self.microbatch_size))

@@ -18,6 +18,7 @@ from engine.planner.stack import TITAN, Stack
 from engine.rules.corpus import CORPUS_RULES
 from engine.rules.degrees import DEGREE_RULES
 from engine.rules.fit import FIT_RULES
+from engine.rules.hardware import HARDWARE_RULES
 from engine.rules.mesh import MESH_RULES
 from engine.rules.optimization import OPTIMIZATION_RULES
 from engine.rules.pipeline import PIPELINE_RULES
@@ -37,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     *PRECISION_RULES,
     *OPTIMIZATION_RULES,
     *CORPUS_RULES,
+    *HARDWARE_RULES,
     *FIT_RULES,
 )
 

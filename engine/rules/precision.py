@@ -81,13 +81,20 @@ def _tokens_words(f: Facts) -> dict[str, object]:
 
 def _head_is_cut(f: Facts) -> bool:
     """Whether the head is in low precision, and a piece of the sequence leaves it no whole blocks of tokens."""
-    found, chunks = f.low_precision, f.config.training.loss_chunks
-    if found is None or not f.needs_whole_token_blocks or f.microbatch_tokens % chunks:
+    found = f.low_precision
+    if found is None or not f.needs_whole_token_blocks or f.config.training.loss_chunks == 1:
         return False
     section, block = found
     heads = [linear for linear in f.linears(section) if linear.name == "output"]
     taken = any(linear.k % block == linear.n % block == 0 for linear in heads)
-    return taken and f.microbatch_tokens % block == 0 and f.microbatch_tokens // chunks % block != 0
+    return taken and f.microbatch_tokens % block == 0 and any(piece % block for piece in _loss_pieces(f))
+
+
+def _loss_pieces(f: Facts) -> list[int]:
+    """Tokens that the head sees at once: its pieces of the sequence differ by one token at most (model/loss)."""
+    local = f.config.training.seq_len // f.cp
+    shorter, longer = divmod(local, min(local, f.config.training.loss_chunks))
+    return [f.microbatch_size * length for length in ((shorter, shorter + 1) if longer else (shorter,))]
 
 
 def _low_precision_section(f: Facts) -> str:
@@ -263,7 +270,7 @@ PRECISION_RULES: tuple[Rule, ...] = (
         "multiplies blocks of {block}",
         fix="set it to 1, or add output to {section}.filter_fqns",
         words=lambda f: {
-            "piece": f.microbatch_tokens // f.config.training.loss_chunks,
+            "piece": next(piece for piece in _loss_pieces(f) if piece % _asked(f)[1]),
             "scheme": _scheme(f),
             "block": _asked(f)[1],
             "section": _low_precision_section(f),

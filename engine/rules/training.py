@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.facts import Facts
-from engine.legal import choice, divisors, neighbours
+from engine.legal import choice, neighbours
 from engine.planner.schedule import ZERO_BUBBLE
 from engine.rules.row import Rule
 
@@ -43,15 +43,13 @@ TRAINING_RULES: tuple[Rule, ...] = (
         id="T203",
         key="training.loss_chunks",
         needs="degrees",
-        broken=lambda f: f.config.training.seq_len // f.cp % f.config.training.loss_chunks != 0,
-        message="loss_chunks = {training.loss_chunks} does not divide the {local} tokens of a sequence on one rank",
-        fix="set it to {legal}",
-        words=lambda f: {
-            "local": f.config.training.seq_len // f.cp,
-            "legal": choice(_near_chunks(f)),
-        },
-        edit=lambda f: {"training.loss_chunks": _near_chunks(f)[0]},
-        why="head and loss are computed on equal pieces of the sequence",
+        severity="warning",
+        broken=lambda f: f.config.training.loss_chunks > _local_tokens(f),
+        message="loss_chunks = {training.loss_chunks} makes as many pieces as a rank has tokens of a sequence, {local}",
+        fix="set it to {local} or less",
+        words=lambda f: {"local": _local_tokens(f)},
+        edit=lambda f: {"training.loss_chunks": _local_tokens(f)},
+        why="head and loss are computed on pieces of the sequence, and a piece is at least one token",
     ),
     Rule(
         id="T204",
@@ -95,10 +93,6 @@ def _every_nth(f: Facts) -> int:
     return 0 if option == "op" else option
 
 
-def _near_chunks(f: Facts) -> list[int]:
-    """The divisors of the local sequence just below and above loss_chunks; below is always there (1)."""
-    local, wanted = max(1, f.config.training.seq_len // f.cp), f.config.training.loss_chunks
-    legal = divisors(local)
-    below = max(value for value in legal if value <= wanted)
-    above = next((value for value in legal if value > wanted), None)
-    return [below, above] if above else [below]
+def _local_tokens(f: Facts) -> int:
+    """Tokens of one sequence that one rank holds where its head and loss are."""
+    return max(1, f.config.training.seq_len // f.cp)

@@ -21,7 +21,7 @@ from engine.planner.schedule import (
     stages_of_a_rank,
     takes_microbatches,
 )
-from engine.planner.stack import STACKS
+from engine.planner.stack import MEGATRON, TITAN, TORCHTITAN
 from engine.shapes import shape_of
 
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
@@ -126,7 +126,7 @@ def test_stages_of_a_rank(settings: Parallelism, n_layers: int, stages: int | No
 
 def test_other_engines_take_as_many_stages_as_ranks_share_evenly() -> None:
     settings = parallelism(8, "Interleaved1F1B", 2)
-    found = {name: stages_of_a_rank(settings, 126, stack=stack) for name, stack in STACKS.items()}
+    found = {stack.name: stages_of_a_rank(settings, 126, stack=stack) for stack in (TITAN, TORCHTITAN, MEGATRON)}
     assert found == {"titan": None, "torchtitan": 8, "megatron": 8}
 
 

@@ -40,15 +40,15 @@ OF_SOME_ENGINES: dict[str, tuple[str, dict[str, set[str]]]] = {
     "405B's 126 layers on 64 stages": (
         "--parallelism.pipeline_parallel_degree=8 --parallelism.pipeline_parallel_schedule=Interleaved1F1B "
         "--parallelism.pipeline_parallel_layers_per_stage=2 --training.local_batch_size=64",
-        {"titan": {"P111"}},
+        {"titan": {"P111"}, "llm-foundry": {"P111"}},
     ),
     "fewer microbatches than stages": (
         "--parallelism.pipeline_parallel_degree=8",
-        {"titan": {"P115"}, "torchtitan": {"P115"}},
+        {"titan": {"P115"}, "torchtitan": {"P115"}, "llm-foundry": {"P115"}},
     ),
     "async TP without compile": (
         "--parallelism.tensor_parallel_degree=8 --parallelism.enable_async_tensor_parallel",
-        {"titan": {"Q306"}, "torchtitan": {"Q306"}},
+        {"titan": {"Q306"}, "torchtitan": {"Q306"}, "llm-foundry": {"Q306"}},
     ),
     "a vocabulary and a width that nothing divides": (
         "--parallelism.tensor_parallel_degree=8 --model.shape.vocab_size=50257 --model.shape.dim=16416 "
