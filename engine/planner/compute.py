@@ -85,7 +85,7 @@ def stage_compute(
     again = _again_s(work, way, recompute, kernels, stack)
     every = recompute.every
     repeated = len(indices) if every is None else sum(map(recompute.repeats, indices))
-    ends = _ends(work, way, has_embedding, has_head, kernels)
+    ends = _ends(work, way, has_embedding, has_head, kernels, stack)
     count = len(indices)
     return StageCompute(
         forward_s=count * block.forward_s + ends.forward_s,
@@ -254,7 +254,7 @@ def _again_s(work: Work, way: _Way, recompute: Recompute, kernels: Kernels, stac
 
 
 @cache
-def _ends(work: Work, way: _Way, has_embedding: bool, has_head: bool, kernels: Kernels) -> StageCompute:
+def _ends(work: Work, way: _Way, has_embedding: bool, has_head: bool, kernels: Kernels, stack: Stack) -> StageCompute:
     """Embedding, last norm, head and loss."""
     forward = inputs = weights = 0.0
     shape, tokens, width = work.shape, work.tokens, work.width_bytes
@@ -270,7 +270,7 @@ def _ends(work: Work, way: _Way, has_embedding: bool, has_head: bool, kernels: K
         forward += chunks * kernels.matmul_s(piece, shape.dim, rows, precision=precision)
         inputs += chunks * kernels.matmul_s(piece, rows, shape.dim, precision=precision)
         weights += chunks * kernels.matmul_s(rows, piece, shape.dim, precision=precision)
-        there, back = loss_traffic(work)
+        there, back = loss_traffic(work, stack)
         forward += kernels.elementwise_s(there + 2 * work.stream_bytes)
         inputs += kernels.elementwise_s(back) + kernels.norm_gradient_s(5 * work.stream_bytes)
     return StageCompute(forward_s=forward, input_gradient_s=inputs, weight_gradient_s=weights)

@@ -129,9 +129,11 @@ def _kernels(gpu: Gpu, stack: Stack) -> Kernels | None:
     shares = _AMPERE_ATTENTION_SHARES if is_ampere else _ATTENTION_SHARES
     # A card that sustains less than others of its kind is slower in attention too. Measured is the best kernel.
     best = gpu.sustained_attention_flops_per_s or shares["cudnn"] * products / share
+    factor = 1.0 if is_ampere else stack.hopper_products
+    fp8 = gpu.sustained_fp8_flops_per_s or (gpu.fp8_flops_per_s and share * gpu.fp8_flops_per_s)
     return Kernels(
-        bf16_flops_per_s=products,
-        fp8_flops_per_s=gpu.sustained_fp8_flops_per_s or (gpu.fp8_flops_per_s and share * gpu.fp8_flops_per_s),
+        bf16_flops_per_s=factor * products,
+        fp8_flops_per_s=fp8 and factor * fp8,
         fp32_flops_per_s=_FP32_SHARE * (gpu.fp32_flops_per_s or _FP32_SHARE_OF_BF16 * bf16),
         attention_flops_per_s=best * shares[stack.attention] / shares["cudnn"],
         hbm_bytes_per_s=hbm,

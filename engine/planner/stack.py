@@ -34,6 +34,10 @@ class Stack:
     eager_norm_bytes: tuple[int, int] = (4, 10)
     # Whether blocks are GPT's: LayerNorm, one product for query, key and value, GELU over 4 D instead of SwiGLU.
     has_gpt_blocks: bool = False
+    # Whether cross entropy is one kernel in each direction without a compiler.
+    has_fused_loss: bool = False
+    # What its products reach on Hopper of what today's cuBLAS does: before CUDA 12 Ampere's kernels ran there.
+    hopper_products: float = 1.0
     # Whether clipping scales the gradients in a pass of its own (torch's clip_grad_norm_), or inside the update.
     scales_gradients: bool = False
     # How scales of float8 are found: from the tensor itself, or from earlier steps (Transformer Engine).
@@ -61,9 +65,15 @@ TORCHTITAN = Stack(
     eager_norm_bytes=(36, 72),
     scales_gradients=True,
 )
-# PyTorch FSDP under MPT models, 2023.
+# PyTorch FSDP under MPT models, 2023: torch 2.0 with CUDA 11.8, and flash-attn's kernels.
 LLM_FOUNDRY = Stack(
-    name="llm-foundry", attention="flash1", has_gpt_blocks=True, eager_rotation_bytes=0, scales_gradients=True
+    name="llm-foundry",
+    attention="flash1",
+    has_gpt_blocks=True,
+    eager_rotation_bytes=0,
+    has_fused_loss=True,
+    hopper_products=0.82,
+    scales_gradients=True,
 )
 MEGATRON = Stack(
     name="megatron",

@@ -56,7 +56,7 @@ def backward_traffic(work: Work, stack: Stack) -> Moved:
     return Moved(bytes=passes + _rotation_bytes(work, stack), kernels=65)
 
 
-def loss_traffic(work: Work) -> tuple[float, float]:
+def loss_traffic(work: Work, stack: Stack) -> tuple[float, float]:
     """Bytes of the cross entropy, forward and backward, and of sums over its pieces.
 
     Eager: logits to float32, log-softmax, its gradient in three steps, and back. Compiled: logits are read once
@@ -64,7 +64,7 @@ def loss_traffic(work: Work) -> tuple[float, float]:
     """
     columns = -(-work.shape.vocab_size // (work.tp if work.loss_parallel else 1))
     elements, width = work.tokens * columns, work.width_bytes
-    if work.compiled_loss:
+    if work.compiled_loss or stack.has_fused_loss:
         forward, backward = 2 * width, 2 * width
     else:
         forward, backward = width + 3 * FLOAT32, 5 * FLOAT32 + width
