@@ -10,7 +10,7 @@ import torch
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 from engine.config import ScheduleName
-from engine.planner.in_flight import in_flight
+from engine.planner.in_flight import Fullness, fullest, in_flight
 from engine.planner.schedule import stage_indices
 
 MULTI: tuple[ScheduleName, ...] = (
@@ -92,3 +92,35 @@ def test_1f1b_holds_what_is_on_its_way_back_and_gpipe_all(
         in_flight(schedule, pp_rank=rank, pp=4, stages_a_rank=1, microbatches=microbatches)[0] for rank in range(4)
     ]
     assert found == held
+
+
+def full(schedule: ScheduleName, pp_rank: int, **more: int) -> list[Fullness]:
+    """The fullest moments of one of four pipeline ranks with two stages each."""
+    return list(fullest(schedule, pp_rank=pp_rank, pp=4, stages_a_rank=2, **more))
+
+
+def test_one_round_has_no_gradients_of_the_first_stage_while_the_second_goes_back() -> None:
+    back = [state for state in full("Interleaved1F1B", 0, microbatches=4) if state.kind == "B"]
+    assert [state for state in back if state.held == (4, 4)] == [
+        Fullness("B", 1, (4, 4), (0, 0), (False, False), (False, False))
+    ]
+    assert all(state.graded[0] is False for state in back if state.stage == 1)
+    assert all(state.summed[1] for state in back if state.stage == 0)
+
+
+def test_several_rounds_are_as_full_beside_the_gradients_of_both_stages() -> None:
+    back = [state for state in full("Interleaved1F1B", 0, microbatches=12) if state.kind == "B"]
+    most = max(sum(state.held) for state in back)
+    assert any(sum(state.held) == most and all(state.graded) for state in back)
+
+
+@pytest.mark.parametrize("pp_rank", range(4))
+def test_zero_bubble_puts_off_the_weights_of_as_many_microbatches_as_ranks_are_before(pp_rank: int) -> None:
+    states = full("InterleavedZeroBubble", pp_rank, microbatches=16)
+    assert max(sum(state.put_off) for state in states) == pp_rank + 1
+
+
+@pytest.mark.parametrize("schedule", [*MULTI])
+def test_no_moment_is_covered_by_another(schedule: ScheduleName) -> None:
+    states = full(schedule, 1, microbatches=8)
+    assert not any(one.covers(other) for one in states for other in states if one is not other)
