@@ -8,7 +8,8 @@ together (rules/).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from engine.errors import Finding
 from engine.facts import Facts
@@ -27,18 +28,33 @@ NOT_BUILT = "not built yet"
 FEATURES: tuple[Feature, ...] = (*PARALLELISM, *MEMORY, *OPTIMIZER, *CHECKPOINT, *DATA, *LAUNCH)
 
 
-def settings(f: Facts, findings: Sequence[Finding]) -> tuple[Setting, ...]:
-    """What is to be said about every feature that the config asks for, or that an error names."""
-    errors = {finding.key: finding for finding in reversed(findings) if finding.severity == "error"}
+def settings(
+    f: Facts, findings: Sequence[Finding], *, rejects: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> tuple[Setting, ...]:
+    """What is to be said about every feature that the config asks for, or that an error names.
+
+    `rejects`: by the id of a rule, the settings beside its key that its error keeps from being in force.
+    """
+    wrong = [finding for finding in reversed(findings) if finding.severity == "error"]
+    beside = {key: finding for finding in wrong for key in rejects.get(finding.rule, ())}
+    errors = {finding.key: finding for finding in wrong}
     found: list[Setting] = []
     for feature in FEATURES:
         error = errors.get(feature.key)
+        if error is None and feature.is_asked(f):
+            error = beside.get(feature.key) or _switched_off(feature, errors | beside, f)
         if error is not None:
             reason = f"{error.rule}: {error.message}"
             found.append(Setting(key=feature.key, state="rejected", reason=reason, built=True))
         elif feature.is_asked(f):
             found.append(_state(feature, f))
     return tuple(found)
+
+
+def _switched_off(feature: Feature, errors: Mapping[str, Finding], f: Facts) -> Finding | None:
+    """The error of the switch of a feature's section, where that is on and refused."""
+    switch = f"{feature.key.rpartition('.')[0]}.enable"
+    return errors.get(switch) if feature.idle(f) is None else None
 
 
 def _state(feature: Feature, f: Facts) -> Setting:

@@ -82,7 +82,10 @@ MEMORY: tuple[Feature, ...] = (
         idle=lambda f: None if f.config.compile.components else "compile.components is empty",
         note=lambda f: " and ".join(f.config.compile.components),
     ),
-    *under("compile.enable", "components", built=True),
+    Feature(
+        key="compile.components",
+        idle=lambda f: off("compile.enable")(f) or (None if f.config.compile.components else "it is empty"),
+    ),
     Feature(key=_FLOAT8, note=_skipped),
     *under(_FLOAT8, "recipe_name", "filter_fqns", "emulate", built=True),
     Feature(

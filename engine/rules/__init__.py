@@ -43,6 +43,9 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+_REJECTS = {rule.id: rule.rejects for rule in RULES if rule.rejects}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What is to be said about a config: findings, the plan where the config is sound, the features asked for."""
@@ -100,7 +103,7 @@ def check(loaded: Loaded, *, cluster: Cluster | None = None, stack: Stack = TITA
             if rule.needs == "plan":
                 findings += _judge(rule, loaded, facts)
     findings.sort(key=_order)
-    asked = settings(facts, findings) if stack is TITAN else ()
+    asked = settings(facts, findings, rejects=_REJECTS) if stack is TITAN else ()
     return Report(findings=tuple(findings), plan=plan, settings=asked)
 
 

@@ -15,6 +15,9 @@ from engine.shapes import block_parameters
 
 COMPONENTS = ("model", "loss")
 
+# What cannot be in force while a law of low precision is broken: the config asks for one of them.
+_LOW = ("quantize.dense.float8.enable", "quantize.dense.mx.enable")
+
 Scheme: TypeAlias = Literal["float8", "mx"]
 
 
@@ -189,6 +192,7 @@ PRECISION_RULES: tuple[Rule, ...] = (
         id="Q301",
         key="training.seq_len",
         also=("quantize.dense.float8.enable", "quantize.dense.mx.enable"),
+        rejects=_LOW,
         needs="pipeline",
         broken=_tokens_broken,
         message="{scheme} multiplies blocks of {block} tokens, and a rank sees {microbatch_tokens} at once ({rest})",
@@ -200,6 +204,7 @@ PRECISION_RULES: tuple[Rule, ...] = (
     Rule(
         id="Q302",
         key=TP,
+        rejects=_LOW,
         needs="split",
         broken=_width_broken,
         message="tensor_parallel_degree = {tp} leaves {scheme} widths that are no multiples of {block}: {widths}",
@@ -211,6 +216,7 @@ PRECISION_RULES: tuple[Rule, ...] = (
     Rule(
         id="Q303",
         key="quantize.dense.mx.enable",
+        rejects=("quantize.dense.float8.enable",),
         broken=lambda f: f.config.quantize.dense.float8.enable and f.config.quantize.dense.mx.enable,
         message="float8 and MXFP8 are both enabled for the same linear layers",
         fix="set quantize.dense.mx.enable or quantize.dense.float8.enable to false",
@@ -264,6 +270,7 @@ PRECISION_RULES: tuple[Rule, ...] = (
     Rule(
         id="Q308",
         key="training.loss_chunks",
+        rejects=_LOW,
         needs="pipeline",
         broken=_head_is_cut,
         message="loss_chunks = {training.loss_chunks} leaves the output head {piece} tokens at once, and {scheme} "
@@ -281,6 +288,7 @@ PRECISION_RULES: tuple[Rule, ...] = (
     Rule(
         id="Q309",
         key="quantize.dense.float8.recipe_name",
+        rejects=("quantize.dense.float8.enable",),
         needs="cluster",
         broken=lambda f: (
             f.config.quantize.dense.float8.enable

@@ -37,13 +37,15 @@ class Rule:
     wrote (its `fix` then names the key it means). `broken` is asked only where `needs` holds.
     `message` and `fix` are format strings over `words`, then over facts, then over the sections of
     the config. `edit` gives the dotted keys whose new values heal it, or None where there is no
-    single edit. `why` is the reason, for `titan explain-config`. `stacks` are the engines that the law
+    single edit. `rejects` are other settings that cannot be in force while the law is broken. `why` is the reason,
+    for `titan explain-config`. `stacks` are the engines that the law
     holds in: a plan for another one is not judged by it.
     """
 
     id: str
     key: str
     also: tuple[str, ...] = ()
+    rejects: tuple[str, ...] = ()
     needs: Need = "config"
     stacks: tuple[StackName, ...] = EVERY_STACK
     severity: Severity = "error"

@@ -250,6 +250,7 @@ def test_a_switch_that_is_off_is_named(setting: Callable[..., Setting | None]) -
             "inactive",
             "compile.components is empty",
         ),
+        ({"compile.enable": True, "compile.components": ()}, "compile.components", "inactive", "it is empty"),
         (
             {"optimizer.name": "SGD", "optimizer.beta1": 0.8},
             "optimizer.beta1",
@@ -305,6 +306,34 @@ def test_a_setting_that_an_error_names_is_rejected_with_its_message(setting: Cal
     assert state is not None
     assert (state.state, state.built) == ("rejected", True)
     assert state.reason.startswith("P101: tensor_parallel_degree = 16 does not divide")
+
+
+@pytest.mark.parametrize("key", ["enable", "recipe_name", "filter_fqns"])
+@pytest.mark.parametrize(
+    ("wrong", "rule"),
+    [
+        ({"training.seq_len": 100}, "Q301"),
+        ({"model.shape.ffn_dim": 784, "parallelism.tensor_parallel_degree": 2}, "Q302"),
+        ({"quantize.dense.mx.enable": True}, "Q303"),
+        ({"training.mixed_precision_param": "float32"}, "Q309"),
+        ({"cluster.gpu": "a100-80"}, "H702"),
+    ],
+)
+def test_low_precision_that_is_refused_is_rejected_as_a_whole(
+    setting: Callable[..., Setting | None], wrong: dict[str, Any], rule: str, key: str
+) -> None:
+    float8 = {"enable": True, "recipe_name": "rowwise", "filter_fqns": ("output", "wk")}
+    edits = {f"quantize.dense.float8.{name}": value for name, value in float8.items()} | wrong
+    found = setting(edits, f"quantize.dense.float8.{key}")
+    assert found is not None
+    assert (found.state, found.reason.partition(":")[0]) == ("rejected", rule)
+
+
+def test_what_a_refused_precision_leaves_idle_stays_idle(setting: Callable[..., Setting | None]) -> None:
+    edits = {"quantize.dense.float8.enable": True, "training.seq_len": 100, "quantize.dense.mx.filter_fqns": ("wk",)}
+    found = setting(edits, "quantize.dense.mx.filter_fqns")
+    assert found is not None
+    assert (found.state, found.reason) == ("inactive", "quantize.dense.mx.enable is off")
 
 
 def test_what_nobody_asked_for_is_not_listed(no_gpu_here: Machine) -> None:
