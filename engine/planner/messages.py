@@ -20,6 +20,7 @@ from engine.planner.stack import Stack
 
 Passes: TypeAlias = tuple[float, float, float]
 """Seconds in forward, in backward, and in what is computed again before it."""
+NOTHING: Passes = (0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,17 +35,17 @@ class Messages:
     head: Passes
     hidden: float
 
-    def stage(self, *, blocks: int, again: int, has_embedding: bool, has_head: bool) -> Passes:
-        """All of a stage, of whose blocks `again` are computed again."""
-        embedding, head = self.embedding if has_embedding else _NONE, self.head if has_head else _NONE
+    def stage(
+        self, *, blocks: int, again: int, has_embedding: bool, has_head: bool, in_the_open: bool = False
+    ) -> Passes:
+        """All of a stage, of whose blocks `again` are computed again; `in_the_open` without what is hidden."""
+        embedding, head = self.embedding if has_embedding else NOTHING, self.head if has_head else NOTHING
+        shown = 1 - self.hidden if in_the_open else 1.0
         return (
-            blocks * self.block[0] + embedding[0] + head[0],
-            blocks * self.block[1] + embedding[1] + head[1],
-            again * self.block[2],
+            shown * blocks * self.block[0] + embedding[0] + head[0],
+            shown * blocks * self.block[1] + embedding[1] + head[1],
+            shown * again * self.block[2],
         )
-
-
-_NONE: Passes = (0.0, 0.0, 0.0)
 
 
 def tensor_messages(config: Config, work: Work, recompute: Recompute, group: Group, stack: Stack) -> Messages:
@@ -109,7 +110,7 @@ def context_messages(work: Work, recompute: Recompute, group: Group, attention_s
             queries = 2 * group.all_to_all_s(work.query_bytes)
             both = queries + 2 * group.all_to_all_s(work.key_bytes)
             passes = (both, both, both if recompute.mode == "full" or recompute.every else 0.0)
-    return Messages(block=passes, embedding=_NONE, head=_NONE, hidden=0.0)
+    return Messages(block=passes, embedding=NOTHING, head=NOTHING, hidden=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ def weight_messages(groups: Groups, sharding: Sharding, shards: Group, replicas:
                 replicas.all_reduce_s(size * reduced / shards.size),
             )
             if size
-            else _NONE
+            else NOTHING
             for size, width in zip(sizes, widths, strict=True)
         ),
         strict=True,

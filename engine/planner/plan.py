@@ -1,8 +1,7 @@
 """The Plan: every number of a run that the config leaves open, resolved once.
 
-Knows mesh, batch, accumulation, microbatches and recomputation, and layers, parameters and memory of
-each pipeline rank. Assumes a config that the rules let through; does not check it again. Does
-not know time yet: those fields are None.
+Knows mesh, batch, accumulation, microbatches and recomputation, layers, parameters and memory of each
+pipeline rank, and the time of a step. Assumes a config that the rules let through; does not check it again.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from engine.planner.mesh import Mesh, resolve_mesh
 from engine.planner.recompute import Recompute
 from engine.planner.schedule import stages_of_a_rank
 from engine.planner.stack import TITAN, Stack, StackName
+from engine.planner.timing import Time, accumulation_steps, mfu_pct, speed_of, time_of
 from engine.shapes import ModelShape, parameter_count, shape_of
 
 __all__ = ["Mesh", "Parts", "Plan", "Stage", "Time", "held_parameters", "plan", "resolve_local_batch", "resolve_mesh"]
@@ -41,25 +41,6 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Time:
-    """Seconds of one optimizer step on the slowest rank, and where they go; None is unknown.
-
-    `step_s` = `compute_s` + `exposed_comm_s` + `bubble_s`. `compute_s` holds `recompute_s` and `optimizer_s`;
-    `per_axis` shares `exposed_comm_s` out over the mesh axes, `communication_s` are the same axes with what
-    compute hides.
-    """
-
-    step_s: float | None = None
-    compute_s: float | None = None
-    exposed_comm_s: float | None = None
-    bubble_s: float | None = None
-    per_axis: dict[str, float] | None = None
-    recompute_s: float | None = None
-    optimizer_s: float | None = None
-    communication_s: dict[str, float] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What will run. `memory` is that of the pipeline rank that is fullest."""
 
@@ -79,7 +60,7 @@ class Plan:
     recompute: Recompute
     stages: tuple[Stage, ...]
     memory: Memory
-    time: Time = Time()
+    time: Time
     tokens_per_s_per_gpu: float | None = None
     mfu_pct: float | None = None
 
@@ -113,9 +94,15 @@ def plan(config: Config, cluster: Cluster | None = None, *, stack: Stack = TITAN
     held = Held(config=config, shape=shape, mesh=mesh, ranks=ranks, gpu=cluster.gpu.name, stack=stack)
     stage_count = mesh.pp * stages_a_rank
     batch, recompute = resolve(
-        config, data_ranks=mesh.data_ranks, stage_count=stage_count, suits=held.has_room, speed=lambda *_: None
+        config,
+        data_ranks=mesh.data_ranks,
+        stage_count=stage_count,
+        suits=held.has_room,
+        speed=lambda batch, recompute: speed_of(held, batch, time_of(held, cluster, batch, recompute)),
     )
     memories = held.memories(batch, recompute)
+    time = time_of(held, cluster, batch, recompute)
+    speed = speed_of(held, batch, time)
     global_batch = config.training.global_batch_size
     if global_batch == -1:
         global_batch = batch.local * mesh.data_ranks
@@ -128,7 +115,7 @@ def plan(config: Config, cluster: Cluster | None = None, *, stack: Stack = TITAN
         local_batch_size=batch.local,
         microbatch_size=batch.microbatch,
         microbatches=batch.microbatches,
-        gradient_accumulation_steps=global_batch // (batch.local * mesh.data_ranks),
+        gradient_accumulation_steps=accumulation_steps(held, batch),
         global_batch_size=global_batch,
         tokens_per_step=global_batch * config.training.seq_len,
         parameters=parameter_count(shape),
@@ -136,6 +123,9 @@ def plan(config: Config, cluster: Cluster | None = None, *, stack: Stack = TITAN
         recompute=recompute,
         stages=tuple(_stage(config, *pair) for pair in zip(ranks, memories, strict=True)),
         memory=max(memories, key=lambda memory: memory.peak_bytes or 0),
+        time=time,
+        tokens_per_s_per_gpu=speed,
+        mfu_pct=None if speed is None else mfu_pct(shape, cluster.gpu, speed, seq_len=config.training.seq_len),
     )
 
 

@@ -47,7 +47,7 @@ class Stack:
     rounds_stages_up: bool = False
     # How much of a block's tensor-parallel communication async TP hides inside the products.
     async_tp_hides: float = 0.5
-    # Whether tensor parallel gathers inputs of float8 products in float8 (torchtitan's tensorwise float8): half the bytes.
+    # Whether tensor parallel gathers inputs of float8 products in float8: half the bytes (torchtitan, tensorwise).
     gathers_activations_in_float8: bool = False
     # Whether every rank has whole weights and shards only the optimizer's states (ZeRO-1): gradients are summed once
     # a step and updated weights gathered once, instead of around every use.

@@ -144,11 +144,15 @@ def test_another_cluster_changes_capacity_and_nothing_else() -> None:
     assert here.memory.static_bytes == there.memory.static_bytes
 
 
-def test_what_is_not_known_yet_is_null() -> None:
-    values = json.loads(json.dumps(planned({}).to_json()))
+def test_what_is_not_known_is_null() -> None:
+    values = json.loads(json.dumps(planned({"cluster.gpu": "cpu"}).to_json()))
     assert [values[name] for name in ("tokens_per_s_per_gpu", "mfu_pct")] == [None] * 2
     assert set(values["time"].values()) == {None}
-    assert None not in values["memory"].values()
+
+
+def test_a_plan_for_known_hardware_leaves_nothing_open() -> None:
+    values = json.loads(json.dumps(planned({}).to_json()))
+    assert None not in [*values["memory"].values(), *values["time"].values(), *values.values()]
 
 
 def test_3d_405b_on_512_gpus() -> None:

@@ -1,0 +1,268 @@
+"""Seconds of one optimizer step of a config, and where they go.
+
+Puts together what a rank computes (compute), what it sends (messages), what of that is hidden (hiding) and how long
+the pipeline waits (bubbles). Does not know rates, nor what no plan can: stragglers, a loader that is late, checkpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.hardware import Cluster, Gpu
+from engine.planner.activations import Work
+from engine.planner.batch import Batch
+from engine.planner.bubbles import StageTime, makespan_s
+from engine.planner.comms import Group, group_of, links_of
+from engine.planner.compute import StageCompute, gather_copies_s, optimizer_s, reduce_copies_s, stage_compute
+from engine.planner.held import Held, Rank
+from engine.planner.hiding import (
+    CONTENTION,
+    Exposed,
+    Pass,
+    gathers_backward,
+    gathers_forward,
+    once_a_step,
+    sums_at_the_end,
+    sums_beside_backward,
+)
+from engine.planner.kernels import Kernels, kernels_of
+from engine.planner.memory import BYTES
+from engine.planner.messages import NOTHING, Passes, context_messages, tensor_messages, weight_messages
+from engine.planner.recompute import Recompute
+from engine.shapes import ModelShape, flops_per_token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Time:
+    """Seconds of one optimizer step on the slowest rank, and where they go; None is unknown.
+
+    `step_s` = `compute_s` + `exposed_comm_s` + `bubble_s`. `compute_s` holds `recompute_s` and `optimizer_s`;
+    `per_axis` shares `exposed_comm_s` out over the mesh axes, `communication_s` are the same axes with what
+    compute hides. Sharding over context ranks counts as dp_shard.
+    """
+
+    step_s: float | None = None
+    compute_s: float | None = None
+    exposed_comm_s: float | None = None
+    bubble_s: float | None = None
+    per_axis: dict[str, float] | None = None
+    recompute_s: float | None = None
+    optimizer_s: float | None = None
+    communication_s: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ways:
+    """The GPU's kernels and the group of each axis."""
+
+    kernels: Kernels
+    tp: Group
+    cp: Group
+    shards: Group
+    replicas: Group
+    pp: Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """One microbatch on one stage, or the sum over a rank's stages: kernels, and what is sent between them."""
+
+    compute: StageCompute
+    tensor_s: float
+    tensor_open: Passes
+    context: Passes
+
+    @property
+    def time(self) -> StageTime:
+        """Kernels and what is sent in the open; what is computed again delays the gradient of the input."""
+        compute, tensor, context = self.compute, self.tensor_open, self.context
+        return StageTime(
+            forward_s=compute.forward_s + tensor[0] + context[0],
+            input_gradient_s=compute.input_gradient_s
+            + compute.recompute_s
+            + tensor[1]
+            + tensor[2]
+            + context[1]
+            + context[2],
+            weight_gradient_s=compute.weight_gradient_s,
+        )
+
+
+def accumulation_steps(held: Held, batch: Batch) -> int:
+    """Forward and backward passes of an optimizer step; at least one, where the global batch is not a multiple."""
+    whole = held.config.training.global_batch_size
+    return 1 if whole == -1 else max(1, whole // (batch.local * held.mesh.data_ranks))
+
+
+def speed_of(held: Held, batch: Batch, time: Time) -> float | None:
+    """Tokens a second of one GPU: those of a whole step, over all ranks of the world."""
+    if time.step_s is None:
+        return None
+    tokens = accumulation_steps(held, batch) * batch.local * held.mesh.data_ranks * held.config.training.seq_len
+    return tokens / time.step_s / held.mesh.world_size
+
+
+def mfu_pct(shape: ModelShape, gpu: Gpu, tokens_per_s: float, *, seq_len: int) -> float | None:
+    """Model FLOPs in percent of the GPU's dense bfloat16 peak, whatever precision it multiplies in.
+
+    The convention of `flops_per_token`: attention as the full square, recomputation not counted.
+    """
+    peak = gpu.bf16_flops_per_s
+    return None if peak is None else 100 * tokens_per_s * flops_per_token(shape, seq_len) / peak
+
+
+def time_of(held: Held, cluster: Cluster, batch: Batch, recompute: Recompute) -> Time:
+    """Seconds of a step on the slowest pipeline rank; all None where a rate or a link is unknown."""
+    kernels, links, mesh = kernels_of(cluster, held.stack), links_of(cluster), held.mesh
+    tp, cp, pp = group_of(mesh, "tp", links), group_of(mesh, "cp", links), group_of(mesh, "pp", links)
+    shards, replicas = group_of(mesh, "fsdp", links), group_of(mesh, "dp_replicate", links)
+    if kernels is None or tp is None or cp is None or shards is None or replicas is None or pp is None:
+        return Time()
+    ways = _Ways(kernels=kernels, tp=tp, cp=cp, shards=shards, replicas=replicas, pp=pp)
+    return _Step(held, ways, batch, recompute).time()
+
+
+class _Step:
+    """One step of one choice; what several ranks have alike is computed once."""
+
+    def __init__(self, held: Held, ways: _Ways, batch: Batch, recompute: Recompute) -> None:
+        self.held, self.ways, self.recompute = held, ways, recompute
+        self.steps = accumulation_steps(held, batch)
+        self.work: Work = held.work(batch)
+        self.sharding = held.sharding(batch)
+        self.microbatches = batch.microbatches if held.mesh.pp > 1 else 1
+        self.last_stage = sum(len(rank.parts) for rank in held.ranks) - 1
+        self._made: dict[tuple[int, int, bool, bool], _Stage] = {}
+        block = self._stage((0, 0, False, False), (0,)).time
+        self.block = Pass(forward_s=block.forward_s, backward_s=block.input_gradient_s + block.weight_gradient_s)
+
+    def time(self) -> Time:
+        """The split of the slowest rank."""
+        pp, schedule = self.held.mesh.pp, self.held.config.parallelism.pipeline_parallel_schedule
+        stages = {index: self.stage(index, layers) for rank in self.held.ranks for index, layers in rank.parts}
+        times = tuple(stages[index].time for index in range(len(stages)))
+        still = makespan_s(schedule, times, pp=pp, microbatches=self.microbatches)
+        moving = still
+        if pp > 1:
+            hop = self.ways.pp.send_s(self.work.stream_bytes)
+            moving = makespan_s(schedule, times, pp=pp, microbatches=self.microbatches, hop_s=hop)
+        found = (
+            self._of_rank(rank, [stages[index] for index, _ in rank.parts], still, moving) for rank in self.held.ranks
+        )
+        return max(found, key=lambda time: (time.step_s or 0.0, time.compute_s or 0.0))
+
+    def stage(self, index: int, layers: tuple[int, ...]) -> _Stage:
+        """One stage; those with as many layers and the same ends are alike."""
+        again = len(layers) if self.recompute.every is None else sum(map(self.recompute.repeats, layers))
+        return self._stage((len(layers), again, index == 0, index == self.last_stage), layers)
+
+    def _stage(self, key: tuple[int, int, bool, bool], layers: tuple[int, ...]) -> _Stage:
+        if key not in self._made:
+            self._made[key] = self._new_stage(layers, again=key[1], has_embedding=key[2], has_head=key[3])
+        return self._made[key]
+
+    def _new_stage(self, layers: tuple[int, ...], *, again: int, has_embedding: bool, has_head: bool) -> _Stage:
+        config, work, ways, stack = self.held.config, self.work, self.ways, self.held.stack
+        ends = {"has_embedding": has_embedding, "has_head": has_head}
+        compute = stage_compute(config, work, self.recompute, layers=layers, kernels=ways.kernels, stack=stack, **ends)
+        tensor_s, tensor_open, context = 0.0, NOTHING, NOTHING
+        if ways.tp.size > 1:
+            sent = tensor_messages(config, work, self.recompute, ways.tp, stack)
+            tensor_s = sum(sent.stage(blocks=len(layers), again=again, **ends))
+            tensor_open = sent.stage(blocks=len(layers), again=again, in_the_open=True, **ends)
+        if ways.cp.size > 1:
+            context = context_messages(work, self.recompute, ways.cp, self._attention_s()).stage(
+                blocks=len(layers), again=again, **ends
+            )
+        return _Stage(compute=compute, tensor_s=tensor_s, tensor_open=tensor_open, context=context)
+
+    def _attention_s(self) -> float:
+        """Attention of one block in forward."""
+        shape, work = self.held.shape, self.work
+        heads = -(-shape.n_heads // work.tp)
+        return self.ways.kernels.attention_forward_s(
+            work.tokens, self.held.config.training.seq_len, heads, shape.head_dim
+        )
+
+    def _of_rank(self, rank: Rank, stages: list[_Stage], still_s: float, moving_s: float) -> Time:
+        """One rank: its kernels, what it sends, and what is left of the schedule."""
+        steps, count = self.steps, self.steps * self.microbatches
+        config, kernels = self.held.config, self.ways.kernels
+        kept = rank.static.params_bytes // BYTES[config.training.dtype]
+        update_s = optimizer_s(config, kept, kernels, self.held.stack)
+        weights = self._weights(rank, stages)
+        copies_s = steps * self._copies_s(rank)
+        compute_s = count * sum(stage.compute.total_s for stage in stages) + copies_s + update_s
+        tensor_open_s = count * sum(sum(stage.tensor_open) for stage in stages)
+        context_s = count * sum(sum(stage.context) for stage in stages)
+        waits_s = steps * (moving_s - still_s)
+        per_axis = {
+            "pp": waits_s,
+            "dp_replicate": _costs_s(weights.replicas_s, weights.replicas_open_s),
+            "dp_shard": _costs_s(weights.shards_s, weights.shards_open_s),
+            "cp": context_s,
+            "tp": tensor_open_s,
+        }
+        sent = {
+            "pp": max(waits_s, count * 2 * self.ways.pp.send_s(self.work.stream_bytes)),
+            "dp_replicate": weights.replicas_s,
+            "dp_shard": weights.shards_s,
+            "cp": context_s,
+            "tp": count * sum(stage.tensor_s for stage in stages),
+        }
+        busy_s = count * sum(stage.time.total_s for stage in stages)
+        open_s = sum(per_axis.values())
+        bubble_s = max(0.0, steps * still_s - busy_s)
+        return Time(
+            step_s=compute_s + open_s + bubble_s,
+            compute_s=compute_s,
+            exposed_comm_s=open_s,
+            bubble_s=bubble_s,
+            per_axis={axis: seconds for axis, seconds in per_axis.items() if sent[axis]},
+            recompute_s=count * sum(stage.compute.recompute_s for stage in stages),
+            optimizer_s=update_s,
+            communication_s={axis: seconds for axis, seconds in sent.items() if seconds},
+        )
+
+    def _weights(self, rank: Rank, stages: list[_Stage]) -> Exposed:
+        """Collectives on weights and gradients in a whole step."""
+        found = weight_messages(rank.groups, self.sharding, self.ways.shards, self.ways.replicas)
+        blocks, steps, block = rank.groups.blocks, self.steps, self.block
+        if self.held.stack.shards_only_optimizer:
+            times = [stage.time for stage in stages]
+            forward_s = sum(time.forward_s for time in times)
+            return once_a_step(
+                found, blocks=blocks, forward_s=forward_s, backward_s=sum(time.total_s for time in times) - forward_s
+            )
+        again = not self.sharding.keeps_gathered
+        forward = gathers_forward(found, block, blocks=blocks)
+        if self.held.mesh.pp == 1:
+            sums = (
+                sums_beside_backward(found, block, blocks=blocks, gathers_again=again, sums_copies=copies)
+                for copies in (False, True)
+            )
+            early, last = sums
+            return (forward + early).times(steps - 1) + forward + last
+        if again:
+            forward = (forward + gathers_backward(found, block, blocks=blocks)).times(self.microbatches)
+        early, last = (sums_at_the_end(found, blocks=blocks, sums_copies=copies) for copies in (False, True))
+        return (forward + early).times(steps - 1) + forward + last
+
+    def _copies_s(self, rank: Rank) -> float:
+        """FSDP's own copies in one accumulation step: around each gathering, and around the sum."""
+        sharding, groups, fsdp = self.sharding, rank.groups, self.held.mesh.fsdp
+        if self.held.stack.shards_only_optimizer or not sharding.gathered_width_bytes:
+            return 0.0
+        often = 1 if sharding.keeps_gathered else 2
+        if self.held.mesh.pp > 1 and not sharding.keeps_gathered:
+            often *= self.microbatches
+        gathered = often * groups.blocks * groups.block + groups.embedding + groups.head
+        config, kernels = self.held.config, self.ways.kernels
+        return gather_copies_s(config, gathered, fsdp=fsdp, kernels=kernels) + reduce_copies_s(
+            config, groups.total, fsdp=fsdp, kernels=kernels
+        )
+
+
+def _costs_s(all_s: float, open_s: float) -> float:
+    """What is in the open, and what the rest slows the kernels beside it."""
+    return open_s + CONTENTION * (all_s - open_s)
