@@ -1,7 +1,9 @@
 """Seconds of one kernel on one GPU: matrix products, attention, and what only moves bytes.
 
 Knows rates and how size changes them. Does not know which kernels a model runs (compute), nor
-collectives (comms). Sustained rates of the hardware table stand before the shares below.
+collectives (comms). Sustained rates of the hardware table or of a calibration stand before the shares below.
+
+Where nothing else is said the constants are those of an H200 (torch 2.11, CUDA 13): tests/bench/kernels_h200.json.
 """
 
 from __future__ import annotations
@@ -13,37 +15,83 @@ from typing import Literal, TypeAlias
 from engine.hardware import Cluster, Gpu
 from engine.planner.stack import Stack
 
-Precision: TypeAlias = Literal["bfloat16", "float32", "float8", "float8_rowwise", "mxfp8"]
+Precision: TypeAlias = Literal["bfloat16", "float32", "float8"]
+"""Of a product's factors. Scales of float8 hardly change its rate: 1,260 TFLOP/s with one a tensor, 1,290 one a row."""
+Attention: TypeAlias = Literal["cudnn", "flash2", "flash1"]
 
-# What products of endless depth reach of the data sheet. Hopper: 745 of 989 and 1,488 of 1,979 TFLOP/s on an H200 with
-# the layer shapes of Llama 3 8B, whose ramps below take 3 %. A100: its power suffices for more of its peak.
-_PRODUCT_SHARE, _AMPERE_PRODUCT_SHARE = 0.775, 0.85
-# Rowwise scales: the kernel adds up in full precision and scales rows and columns itself.
-_ROWWISE_SHARE = 0.7
-# Copies on an H200: 4.26 of 4.8 TB/s.
-_HBM_SHARE = 0.89
-# Forward and backward of long causal attention with heads of 128, as shares of the data sheet: cuDNN on Hopper 534
-# TFLOP/s at 8,192 tokens, FlashAttention 2 there 283; on A100 about 190 (arXiv 2307.08691, figures 4 to 6), version 1
-# half of that and on Hopper no faster than its clock.
-_ATTENTION_SHARES = {"cudnn": 0.56, "flash2": 0.30, "flash1": 0.19}
-_AMPERE_ATTENTION_SHARES = {"cudnn": 0.63, "flash2": 0.63, "flash1": 0.31}
-# Keys at which half of that is reached: short sequences leave multiprocessors idle and diagonals are computed whole.
-_HALF_RATE_KEYS = 300
-# Elementwise kernels against a copy: fused Adam over 4.54 billion weights takes 38 ms on an H200, 3.3 of 4.26 TB/s.
-_ELEMENTWISE_SHARE = 0.78
-# The compiler's RMSNorm backward sums over tokens for the weight's gradient beside the rows of the input's: one
-# kernel of 1.8 ms a layer in a profile of the 8B shape (H200, 8,192 tokens), where a copy of its bytes takes 0.2.
-_NORM_GRADIENT_SHARE = 0.25
-# Float32 without TF32 on an H100 (data sheet of the SXM card; the H200 is the same chip), and what of it is sustained:
-# 42 TFLOP/s over a whole step on an H200.
-_FP32_SHARE_OF_BF16, _FP32_SHARE = 67.0 / 989.4, 0.66
-# Multiprocessors of a chip, each of which works on one tile of a product at a time.
-_MULTIPROCESSORS = {"a100-40": 108, "a100-80": 108, "b200": 148, "gb200": 148, "mi300x": 304}
-_HOPPER_MULTIPROCESSORS = 132
-# A product's tile, and the time in which a multiprocessor fetches the first and writes the last of one.
-_TILE_M, _TILE_N, _RAMP_S = 128, 256, 1.0e-6
-# A kernel's start on the GPU behind another one.
-_START_S = 3e-6
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """What a kind of chip reaches of its data sheet.
+
+    `products` in matrix products of endless depth, `attention` in long causal attention with heads of 128, forward
+    and backward, `multiprocessors` that each work on one tile at a time.
+    """
+
+    products: float
+    attention: dict[Attention, tuple[float, float]]
+    multiprocessors: int
+
+
+# Products of random numbers in a row: 675 of 989 TFLOP/s in bfloat16 and 1,260 of 1,979 in float8, limited by power. In
+# training, where other kernels leave the chip to cool: 8 and 16 layers of the 8B shape reach 4 % more.
+# FlashAttention 1 is what runs of llm-foundry show at 32,768 and 65,536 tokens: 175 to 185 TFLOP/s.
+_HOPPER = Chip(
+    products=0.735,
+    attention={"cudnn": (0.65, 0.56), "flash2": (0.34, 0.32), "flash1": (0.19, 0.19)},
+    multiprocessors=132,
+)
+# FlashAttention 2: arXiv 2307.08691, figures 4 to 6; version 1 half of that. Products: llm-foundry's 13B computes 247
+# of 312 TFLOP/s over whole steps, recomputation counted.
+_AMPERE = Chip(
+    products=0.87,
+    attention={"cudnn": (0.66, 0.62), "flash2": (0.66, 0.62), "flash1": (0.31, 0.31)},
+    multiprocessors=108,
+)
+# Not measured here: Hopper's shares, and FlashAttention 2 without instructions of its own.
+_BLACKWELL = Chip(
+    products=0.735,
+    attention={"cudnn": (0.56, 0.45), "flash2": (0.17, 0.16), "flash1": (0.1, 0.1)},
+    multiprocessors=148,
+)
+# 620 of 1,307 TFLOP/s in bfloat16 (SemiAnalysis, "MI300X vs H100 vs H200", December 2024).
+_CDNA = Chip(
+    products=0.48,
+    attention={"cudnn": (0.3, 0.22), "flash2": (0.3, 0.22), "flash1": (0.1, 0.1)},
+    multiprocessors=304,
+)
+_CHIPS = {
+    "a100-40": _AMPERE,
+    "a100-80": _AMPERE,
+    "b200": _BLACKWELL,
+    "gb200": _BLACKWELL,
+    "mi300x": _CDNA,
+}
+
+# Float8 against bfloat16: 1,260 of 1,979 where bfloat16 reaches 675 of 989, by power again.
+_FP8_SHARE = 0.95
+# Tiles that products are cut into, and what the smaller ones reach of the largest one's rate.
+_TILES = ((128, 256, 1.0), (128, 128, 0.93), (64, 128, 0.8), (64, 64, 0.6))
+# What a multiprocessor needs to fetch the first and write the last of one tile, and a kernel to start behind another.
+_RAMP_S, _START_S = 2e-6, 3e-6
+# Float32 without TF32: 67 TFLOP/s on the data sheet of an H100 SXM, of which products reach 50. Attention in
+# float32 has no tensor cores either: what 8 layers of the 8B shape leave for it in 2.64 s.
+_FP32_SHARE_OF_BF16, _FP32_SHARE, _FP32_ATTENTION_SHARE = 67.0 / 989.4, 0.75, 0.65
+# Copies: 4.27 of 4.8 TB/s. Elementwise kernels, eager or compiled, come to 4.0 to 4.3; kernels that walk lists of
+# tensors (fused Adam, norms of all gradients) to 3.3 to 3.4.
+_HBM_SHARE, _ELEMENTWISE_SHARE, _LIST_SHARE = 0.89, 0.96, 0.79
+# The compiler's backward of a norm sums over tokens for the weight's gradient beside the rows of the input's: 1.2 TB/s
+# at 8,192 tokens to 2.9 at 32,768. Where it also finds the largest element of a tensor for float8, one kernel took
+# 1.8 ms a layer in a profile of the 8B shape with 8,192 tokens.
+_NORM_GRADIENT_SHARE, _NORM_GRADIENT_SHARE_WITH_LARGEST = 0.5, 0.09
+# Causal attention: keys at which the blocks on the diagonal, computed whole, cost as much as the rest, in forward and
+# in backward; and query heads times tokens at which multiprocessors without work do.
+_DIAGONAL_KEYS, _IDLE_ROWS = (300, 700), 26_000
+# Heads of 64 leave tensor cores waiting for the exponentials, of which there are as many: what they reach.
+_NARROW_HEAD_SHARE: dict[Attention, float] = {"cudnn": 0.75, "flash2": 0.9, "flash1": 0.9}
+# From the CPU, with what autograd and modules need around it: an eager block of the 8B shape starts 40 kernels in
+# 0.57 ms when the GPU has nothing to do.
+_LAUNCH_S = 14e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,51 +101,72 @@ class Kernels:
     bf16_flops_per_s: float
     fp8_flops_per_s: float | None
     fp32_flops_per_s: float
-    attention_flops_per_s: float
+    attention: Attention
+    attention_forward_flops_per_s: float
+    attention_backward_flops_per_s: float
     hbm_bytes_per_s: float
     multiprocessors: int
-    launch_s: float = 7e-6
 
     def matmul_s(self, m: int, k: int, n: int, *, precision: Precision = "bfloat16") -> float:
-        """Seconds of (m, k) times (k, n): 2 m k n FLOPs at the rate of whole waves of tiles, or its bytes."""
-        rate = self._rate(precision)
-        tiles = -(-m // _TILE_M) * -(-n // _TILE_N)
-        waves = max(1.0, tiles / self.multiprocessors)
-        tile_s = self.multiprocessors * 2 * _TILE_M * _TILE_N * k / rate
-        arithmetic_s = waves * (tile_s + _RAMP_S)
+        """Seconds of (m, k) times (k, n), with the tile that is best for it, in whole waves over the chip.
+
+        Never less than its bytes take.
+        """
+        flops_per_s = self._rate(precision) / self.multiprocessors
         width = {"float32": 4, "bfloat16": 2}.get(precision, 1)
+        arithmetic_s = min(
+            -(-(-(-m // rows) * -(-n // columns)) // self.multiprocessors)
+            * (2 * rows * columns * k / (flops_per_s * share) + _RAMP_S)
+            for rows, columns, share in _TILES
+        )
         return max(arithmetic_s, self.memory_s((m * k + k * n) * width + 2 * m * n)) + _START_S
 
     def attention_forward_s(
         self, tokens: float, seq_len: int, heads: int, head_dim: int, *, precision: Precision = "bfloat16"
     ) -> float:
-        """Seconds of causal attention of `tokens` queries over half of `seq_len` keys: two products."""
-        # In float32 the memory-efficient kernel has no tensor cores.
-        full = self.fp32_flops_per_s if precision == "float32" else self.attention_flops_per_s
-        rate = full * seq_len / (seq_len + _HALF_RATE_KEYS)
-        return 2 * tokens * seq_len * heads * head_dim / rate + _START_S
+        """Seconds of causal attention of `tokens` queries over half of `seq_len` keys on average: two products."""
+        flops = 2 * tokens * seq_len * heads * head_dim
+        return self._attention_s(flops, tokens * heads, seq_len, head_dim, precision=precision, backward=False)
 
     def attention_backward_s(
         self, tokens: float, seq_len: int, heads: int, head_dim: int, *, precision: Precision = "bfloat16"
     ) -> float:
         """Seconds of its backward: five products for forward's two."""
-        return 2.5 * self.attention_forward_s(tokens, seq_len, heads, head_dim, precision=precision)
+        flops = 5 * tokens * seq_len * heads * head_dim
+        return self._attention_s(flops, tokens * heads, seq_len, head_dim, precision=precision, backward=True)
+
+    def _attention_s(
+        self, flops: float, rows: float, seq_len: int, head_dim: int, *, precision: Precision, backward: bool
+    ) -> float:
+        rate = self.attention_backward_flops_per_s if backward else self.attention_forward_flops_per_s
+        if precision == "float32":
+            rate = _FP32_ATTENTION_SHARE / _FP32_SHARE * self.fp32_flops_per_s
+        elif head_dim < 128:
+            narrow = _NARROW_HEAD_SHARE[self.attention]
+            rate *= narrow + (1 - narrow) * max(0.0, head_dim - 64) / 64
+        loss = _DIAGONAL_KEYS[backward] / seq_len + float((_IDLE_ROWS / rows) ** 1.2)
+        return flops * (1 + loss) / rate + _START_S
+
+    def memory_s(self, bytes_moved: float) -> float:
+        """Seconds of copying: so many bytes read and written of the GPU's own memory."""
+        return bytes_moved / self.hbm_bytes_per_s
 
     def elementwise_s(self, bytes_moved: float) -> float:
-        """Seconds of elementwise kernels and small reductions, which reach less than a plain copy."""
+        """Seconds of elementwise kernels."""
         return bytes_moved / (_ELEMENTWISE_SHARE * self.hbm_bytes_per_s)
 
-    def norm_gradient_s(self, bytes_moved: float) -> float:
-        """Seconds of the compiler's backward of a norm."""
-        return bytes_moved / (_NORM_GRADIENT_SHARE * self.hbm_bytes_per_s)
+    def lists_s(self, bytes_moved: float) -> float:
+        """Seconds of kernels that walk lists of tensors: the update, norms of gradients."""
+        return bytes_moved / (_LIST_SHARE * self.hbm_bytes_per_s)
+
+    def norm_gradient_s(self, bytes_moved: float, *, finds_largest: bool = False) -> float:
+        """Seconds of the compiler's backward of a norm; `finds_largest` for the scale of a float8 tensor beside it."""
+        share = _NORM_GRADIENT_SHARE_WITH_LARGEST if finds_largest else _NORM_GRADIENT_SHARE
+        return bytes_moved / (share * self.hbm_bytes_per_s)
 
     def host_s(self, kernels: int) -> float:
         """Seconds that the CPU takes to start so many kernels: no step is shorter."""
-        return kernels * self.launch_s
-
-    def memory_s(self, bytes_moved: float) -> float:
-        """Seconds of reading and writing so many bytes of the GPU's own memory."""
-        return bytes_moved / self.hbm_bytes_per_s
+        return kernels * _LAUNCH_S
 
     def _rate(self, precision: Precision) -> float:
         match precision:
@@ -105,10 +174,8 @@ class Kernels:
                 return self.fp32_flops_per_s
             case "bfloat16":
                 return self.bf16_flops_per_s
-            case "float8_rowwise":
-                return _ROWWISE_SHARE * self.fp8_flops_per_s if self.fp8_flops_per_s else self.bf16_flops_per_s
             case _:
-                # Emulated: the same numbers, multiplied in high precision.
+                # Without float8 units there is only emulation: the same numbers, multiplied in high precision.
                 return self.fp8_flops_per_s or self.bf16_flops_per_s
 
 
@@ -123,19 +190,33 @@ def _kernels(gpu: Gpu, stack: Stack) -> Kernels | None:
     hbm = gpu.sustained_hbm_bytes_per_s or (gpu.hbm_bytes_per_s and _HBM_SHARE * gpu.hbm_bytes_per_s)
     if bf16 is None or hbm is None:
         return None
-    is_ampere = gpu.name.startswith("a100")
-    share = _AMPERE_PRODUCT_SHARE if is_ampere else _PRODUCT_SHARE
-    products = gpu.sustained_bf16_flops_per_s or share * bf16
-    shares = _AMPERE_ATTENTION_SHARES if is_ampere else _ATTENTION_SHARES
-    # A card that sustains less than others of its kind is slower in attention too. Measured is the best kernel.
-    best = gpu.sustained_attention_flops_per_s or shares["cudnn"] * products / share
-    factor = 1.0 if is_ampere else stack.hopper_products
-    fp8 = gpu.sustained_fp8_flops_per_s or (gpu.fp8_flops_per_s and share * gpu.fp8_flops_per_s)
+    chip = _CHIPS.get(gpu.name, _HOPPER)
+    products = gpu.sustained_bf16_flops_per_s or chip.products * bf16
+    fp8 = gpu.sustained_fp8_flops_per_s or (gpu.fp8_flops_per_s and _FP8_SHARE * chip.products * gpu.fp8_flops_per_s)
+    # CUDA 11 ran Ampere's kernels on Hopper.
+    factor = stack.hopper_products if chip is _HOPPER else 1.0
+    forward, backward = _attention_rates(gpu, chip, stack, products=products)
     return Kernels(
         bf16_flops_per_s=factor * products,
         fp8_flops_per_s=fp8 and factor * fp8,
         fp32_flops_per_s=_FP32_SHARE * (gpu.fp32_flops_per_s or _FP32_SHARE_OF_BF16 * bf16),
-        attention_flops_per_s=best * shares[stack.attention] / shares["cudnn"],
+        attention=stack.attention,
+        attention_forward_flops_per_s=forward,
+        attention_backward_flops_per_s=backward,
         hbm_bytes_per_s=hbm,
-        multiprocessors=_MULTIPROCESSORS.get(gpu.name, _HOPPER_MULTIPROCESSORS),
+        multiprocessors=chip.multiprocessors,
     )
+
+
+def _attention_rates(gpu: Gpu, chip: Chip, stack: Stack, *, products: float) -> tuple[float, float]:
+    """FLOP/s of long attention forward and backward.
+
+    A card that sustains less than its kind does is slower in attention too. Where attention was measured, that is the
+    best kernel's rate over forward and backward, and the others keep their distance from it.
+    """
+    forward, backward = chip.attention[stack.attention]
+    scale = products / chip.products
+    if gpu.sustained_attention_flops_per_s is not None:
+        best_forward, best_backward = chip.attention["cudnn"]
+        scale = gpu.sustained_attention_flops_per_s * (2 / best_forward + 5 / best_backward) / 7
+    return scale * forward, scale * backward

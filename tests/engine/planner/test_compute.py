@@ -80,7 +80,7 @@ def test_the_weights_gradients_take_about_as_long_as_the_inputs():
 def test_head_and_loss_take_what_their_vocabulary_asks_for():
     small = config_of(model__shape__vocab_size=16_032)
     ends, fewer = (compute(config, layers=0, ends=True).total_s for config in (config_of(), small))
-    assert ends == pytest.approx(8 * fewer, rel=0.1)
+    assert ends == pytest.approx(8 * fewer, rel=0.15)
 
 
 def test_two_tensor_ranks_halve_products_but_not_the_casts_of_what_is_whole():
@@ -205,17 +205,17 @@ def test_a_small_block_takes_as_long_as_its_kernels_take_to_start():
 
 def test_adam_moves_seven_numbers_a_weight_and_one_for_the_norm():
     config = config_of()
-    assert optimizer_s(config, 10**9, rates(config)) == pytest.approx(rates(config).elementwise_s(32e9))
+    assert optimizer_s(config, 10**9, rates(config)) == pytest.approx(rates(config).lists_s(32e9))
 
 
 def test_no_clipping_saves_a_pass():
     config = config_of(training__max_norm=0.0)
-    assert optimizer_s(config, 10**9, rates(config)) == pytest.approx(rates(config).elementwise_s(28e9))
+    assert optimizer_s(config, 10**9, rates(config)) == pytest.approx(rates(config).lists_s(28e9))
 
 
 def test_torchtitan_scales_gradients_in_a_pass_of_its_own():
     config = config_of()
-    assert optimizer_s(config, 10**9, rates(config), TORCHTITAN) == pytest.approx(rates(config).elementwise_s(40e9))
+    assert optimizer_s(config, 10**9, rates(config), TORCHTITAN) == pytest.approx(rates(config).lists_s(40e9))
 
 
 def test_sgd_has_no_states_to_move():

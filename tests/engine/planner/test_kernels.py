@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.hardware import GPUS, Cluster, cpu_gpu
 from engine.planner.kernels import Kernels, kernels_of
 from engine.planner.stack import TITAN, TORCHTITAN, Stack
+
+MEASURED: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "bench" / "kernels_h200.json").read_text(encoding="utf-8")
+)
+
+
+def sizes(row: dict[str, Any]) -> tuple[int, int, int]:
+    """m, k and n of what a row multiplies: of the layer's output, or of one of its gradients."""
+    m, k, n = row["m"], row["k"], row["n"]
+    return {"output": (m, k, n), "input_gradient": (m, n, k), "weight_gradient": (n, m, k)}[row["way"]]
 
 
 def kernels(gpu: str = "h200", stack: Stack = TITAN, **more: float) -> Kernels:
@@ -46,11 +59,43 @@ def test_a_cpu_with_measured_rates_has_kernels():
     assert found.memory_s(1e10) == pytest.approx(1.0)
 
 
-def test_products_of_the_8b_shape_reach_what_was_measured_on_h200():
+def test_products_take_what_was_measured_on_h200():
+    # Measured in a row, where power limits them; the rate is that of training, where they are 4 % faster. Below 2,048
+    # tokens and for outputs narrower than a tile kernels differ by more than this model says.
     k = kernels()
-    layers = [(4096, 4096), (4096, 1024), (4096, 1024), (4096, 4096), (4096, 14336), (4096, 14336), (14336, 4096)]
-    flops = sum(2 * 8192 * k_ * n for k_, n in layers)
-    assert flops / sum(k.matmul_s(8192, k_, n) for k_, n in layers) == pytest.approx(745e12, rel=0.04)
+    rows = [row for row in MEASURED["products"] if row["m"] >= 2048 and min(row["k"], row["n"]) >= 1024]
+    errors = [k.matmul_s(*sizes(row)) / row["s"] - 1 for row in rows]
+    assert sum(errors) / len(errors) == pytest.approx(-0.04, abs=0.03)
+    assert sum(abs(error + 0.04) < 0.08 for error in errors) > 0.9 * len(errors)
+
+
+def test_small_products_take_within_a_third_of_what_was_measured_on_h200():
+    # A product of less than 40 us is shorter than its start from the CPU was.
+    k = kernels()
+    rows = [row for row in MEASURED["products"] if row["m"] < 2048 and row["s"] > 40e-6]
+    assert all(0.67 < k.matmul_s(*sizes(row)) / row["s"] < 1.4 for row in rows)
+
+
+def test_float8_products_take_what_was_measured_on_h200():
+    k = kernels()
+    rows = [row for row in MEASURED["float8_products"] if row["fast_accumulation"] and row["s"] > 100e-6]
+    errors = [k.matmul_s(row["m"], row["k"], row["n"], precision="float8") / row["s"] - 1 for row in rows]
+    assert sum(errors) / len(errors) == pytest.approx(-0.04, abs=0.04)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(("kernel", "stack"), [("cudnn", TITAN), ("flash", TORCHTITAN)])
+def test_attention_takes_what_was_measured_on_h200(kernel, stack, direction):
+    k = kernels(stack=stack)
+    seconds = k.attention_forward_s if direction == "forward" else k.attention_backward_s
+    rows = [row for row in MEASURED["attention"] if row["kernel"] == kernel and row["causal"]]
+    errors = [
+        seconds(row["batch"] * row["seq_len"], row["seq_len"], row["heads"], row["head_dim"]) / row[f"{direction}_s"]
+        - 1
+        for row in rows
+    ]
+    assert abs(sum(errors) / len(errors)) < 0.08
+    assert sum(abs(error) < 0.2 for error in errors) > 0.85 * len(errors)
 
 
 def test_twice_the_tokens_of_a_large_product_take_twice_as_long():
@@ -68,17 +113,11 @@ def test_a_shallow_product_reaches_less_of_the_rate():
     assert k.matmul_s(8192, 512, 8192) > 1.1 * k.matmul_s(8192, 8192, 8192) / 16
 
 
-@pytest.mark.parametrize(("precision", "times"), [("float8", 2.0), ("float32", 1 / 17)])
+@pytest.mark.parametrize(("precision", "times"), [("float8", 1.9), ("float32", 1 / 14.5)])
 def test_precision_changes_the_rate_of_large_products(precision, times):
     k = kernels()
     seconds = k.matmul_s(65_536, 14336, 4096), k.matmul_s(65_536, 14336, 4096, precision=precision)
     assert seconds[0] / seconds[1] == pytest.approx(times, rel=0.12)
-
-
-def test_rowwise_products_are_slower_than_tensorwise():
-    k = kernels()
-    rowwise = k.matmul_s(8192, 4096, 14336, precision="float8_rowwise")
-    assert rowwise > 1.2 * k.matmul_s(8192, 4096, 14336, precision="float8")
 
 
 def test_attention_of_as_many_tokens_grows_with_the_sequence():
