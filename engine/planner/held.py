@@ -7,7 +7,7 @@ weights a pipeline rank has. Does not choose batch or recomputation (batch).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from engine.config import Config
 from engine.planner.activations import Work
@@ -16,6 +16,8 @@ from engine.planner.in_flight import in_flight
 from engine.planner.memory import BYTES, Memory, static_memory
 from engine.planner.mesh import Mesh
 from engine.planner.peak import Groups, Sharding, groups_of, with_peak
+from engine.planner.peers.megatron import megatron_memory
+from engine.planner.peers.torchtitan import torchtitan_memory
 from engine.planner.recompute import Recompute
 from engine.planner.schedule import layers_of_stages, stage_indices
 from engine.planner.stack import TITAN, Stack
@@ -142,6 +144,8 @@ class Held:
                 stages_a_rank=len(rank.parts),
                 microbatches=batch.microbatches,
             )
+        if self.stack.memory != "titan":
+            return self._peer_memory(rank, work, batch, recompute, held)
         return with_peak(
             rank.static,
             work=work,
@@ -154,6 +158,22 @@ class Held:
             update_bytes=rank.static.params_bytes if self.config.optimizer.implementation == "foreach" else 0,
             has_streams=self.on_gpu,
         )
+
+    def _peer_memory(self, rank: Rank, work: Work, batch: Batch, recompute: Recompute, held: list[int]) -> Memory:
+        """A rank of another implementation; `held` are the microbatches in flight in each of its stages."""
+        parts = [(layers, count) for (_, layers), count in zip(rank.parts, held, strict=True)]
+        common: dict[str, Any] = {
+            "config": self.config,
+            "mesh": self.mesh,
+            "work": work,
+            "recompute": recompute,
+            "groups": rank.groups,
+            "parts": parts,
+            "has_loss": rank.has_loss,
+        }
+        if self.stack.memory == "megatron":
+            return megatron_memory(rank.static, **common)
+        return torchtitan_memory(rank.static, gpu=self.gpu, microbatches=batch.microbatches, **common)
 
     def sharding(self, batch: Batch) -> Sharding:
         """How FSDP treats the weights of a rank."""

@@ -17,6 +17,8 @@ class Stack:
     """One implementation."""
 
     name: StackName
+    # Whose memory is counted: what is kept, whole and in which pool differs as a whole, not by numbers (peers).
+    memory: Literal["titan", "torchtitan", "megatron"] = "titan"
     # Attention kernels: cuDNN's, which take about half the time of FlashAttention 2 on Hopper and no Ampere has;
     # FlashAttention 2; or version 1 (arXiv 2205.14135, or its Triton port).
     attention: Literal["cudnn", "flash2", "flash1"] = "cudnn"
@@ -58,6 +60,7 @@ class Stack:
 TITAN = Stack(name="titan")
 TORCHTITAN = Stack(
     name="torchtitan",
+    memory="torchtitan",
     rounds_stages_up=True,
     gathers_activations_in_float8=True,
     attention="flash2",
@@ -78,6 +81,7 @@ LLM_FOUNDRY = Stack(
 )
 MEGATRON = Stack(
     name="megatron",
+    memory="megatron",
     rounds_stages_up=True,
     has_fused_kernels=True,
     float8_scales="delayed",
