@@ -41,9 +41,9 @@ def megatron_memory(
     `parts` are the layers of each of its stages and the microbatches in flight there.
     """
     width = work.width_bytes
-    params = groups.total * (
-        width + _float8_weights_width(config) * groups.blocks * groups.block // max(1, groups.total)
-    )
+    params = groups.total * width
+    if _is_float8(config):
+        params += groups.blocks * groups.block * _FLOAT8_WEIGHTS_WIDTH
     grads = groups.total * FLOAT32 + _unused_gradients_bytes(work)
     copies = OPTIMIZER_STATES[config.optimizer.name] + (1 if width < FLOAT32 else 0)
     optimizer = -(-groups.total // (mesh.data_ranks * mesh.cp)) * copies * FLOAT32
