@@ -1,7 +1,6 @@
-"""How findings and plans are shown to a person: the one place that words them.
+"""How findings are shown to a person, and what all output shares: colour, width and layout on the screen.
 
-Knows colour, width and layout on the screen. Does not judge: findings come from the sources and
-the rules, numbers from the Plan.
+Does not judge: findings come from the sources and the rules. Does not know how a plan is laid out (plan_text).
 """
 
 from __future__ import annotations
@@ -11,25 +10,21 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from engine.errors import Finding
-from titancli import figures
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from engine.features import Setting
-    from engine.planner.plan import Plan, Stage
+    from engine.planner.plan import Plan
 
 _MOST_CHARACTERS = 1000
 # All but the tab and the end of a line.
 _CONTROL = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
-_RED, _YELLOW, _GREEN, _DIM, _BOLD = "31;1", "33;1", "32;1", "2", "1"
-_STATE_COLOURS = {"active": _GREEN, "inactive": _YELLOW, "rejected": _RED}
+RED, YELLOW, GREEN, DIM, BOLD = "31;1", "33;1", "32;1", "2", "1"
 
 
 def takes_colour(stream: TextIO) -> bool:
@@ -77,8 +72,8 @@ def say_findings(findings: Iterable[Finding], stream: TextIO | None = None) -> N
                 textwrap.fill(line, width, subsequent_indent="       ") if line.startswith("  fix: ") else line
                 for line in rest
             ]
-        tint = _RED if finding.severity == "error" else _YELLOW
-        lines = [f"{_paint(label, tint, colour)}: {message}", *rest]
+        tint = RED if finding.severity == "error" else YELLOW
+        lines = [f"{paint(label, tint, colour)}: {message}", *rest]
         stream.write("\n".join(lines) + "\n")
     stream.flush()
 
@@ -118,32 +113,11 @@ def _texts(file: str) -> Iterator[str]:
         yield preset_text(name)
 
 
-def say_plan(plan: Plan, settings: Sequence[Setting], stream: TextIO | None = None) -> None:
-    """Writes the resolved plan: layout, batch, model, memory of each stage, and what became of each feature."""
-    stream = stream or sys.stdout
-    colour, width = takes_colour(stream), width_of(stream)
-    lines = [_paint("plan", _BOLD, colour)]
-    for name, value in _facts(plan):
-        lines += _hanging(f"  {name:<14}", value, width)
-    unit, unit_bytes = ("GiB", 1 << 30) if plan.memory.static_bytes >= 1 << 30 else ("MiB", 1 << 20)
-    lines += ["", _paint(f"memory of one rank, in {unit}", _BOLD, colour), *_stage_table(plan, unit_bytes)]
-    lines += _hanging("  ", _memory_note(plan), width)
-    if settings:
-        lines += ["", _paint("settings", _BOLD, colour)]
-        for setting in settings:
-            text = f"{setting.key}: {setting.reason}" if setting.reason else setting.key
-            state = _paint(f"{setting.state:<9}", _STATE_COLOURS[setting.state], colour)
-            first, *more = _hanging(" " * 12, text, width)
-            lines += [f"  {state} {first[12:]}", *more]
-    stream.write("\n".join(lines) + "\n")
-    stream.flush()
-
-
 def say(text: str, stream: TextIO | None = None, *, tint: str = "") -> None:
     """Writes one line; `tint` is `good`, `bad`, `faint` or empty."""
     stream = stream or sys.stdout
-    code = {"good": _GREEN, "bad": _RED, "faint": _DIM, "": ""}[tint]
-    stream.write(_paint(printable(text), code, bool(code) and takes_colour(stream)) + "\n")
+    code = {"good": GREEN, "bad": RED, "faint": DIM, "": ""}[tint]
+    stream.write(paint(printable(text), code, bool(code) and takes_colour(stream)) + "\n")
     stream.flush()
 
 
@@ -172,87 +146,13 @@ def devices(gpu: str, count: int) -> str:
     return f"{count} x {gpu}"
 
 
-def _facts(plan: Plan) -> list[tuple[str, str]]:
-    mesh = plan.mesh
-    axes = (("pp", mesh.pp), ("dp_replicate", mesh.dp_replicate), ("dp_shard", mesh.dp_shard), ("cp", mesh.cp))
-    unknown = "no model of time yet"
-    return [
-        ("runs on", devices(plan.gpu, plan.world_size)),
-        ("mesh", " x ".join(f"{name} {degree}" for name, degree in (*axes, ("tp", mesh.tp)))),
-        ("model", f"{plan.parameters:,} parameters, {plan.model.n_layers} layers"),
-        (
-            "batch",
-            f"{plan.global_batch_size:,} sequences a step = {plan.local_batch_size} a data rank "
-            f"x {mesh.data_ranks} data ranks x {plan.gradient_accumulation_steps} accumulation",
-        ),
-        ("microbatches", f"{plan.microbatches} of {plan.microbatch_size} in each accumulation step"),
-        ("recompute", _recompute(plan)),
-        ("tokens a step", f"{plan.tokens_per_step:,}"),
-        ("step time", figures.duration(plan.time.step_s, unknown)),
-        ("tokens/s/GPU", figures.rate(plan.tokens_per_s_per_gpu, unknown)),
-    ]
-
-
-def _recompute(plan: Plan) -> str:
-    """What is computed again in backward."""
-    recompute = plan.recompute
-    match recompute.mode:
-        case "selective" if recompute.every is not None:
-            return f"selective: every layer of {recompute.every} in full"
-        case "selective":
-            return "selective: all but products, attention and sums over ranks"
-        case "memory_budget":
-            return f"memory budget: the compiler keeps {100 * (recompute.budget or 0):.0f} %"
-        case mode:
-            return mode
-
-
-def _stage_table(plan: Plan, unit_bytes: int) -> list[str]:
-    """One row for each group of equal pipeline ranks; fits 60 columns."""
-    rows: list[tuple[str, ...]] = [("pp", "layers", "static", "activ.", "logits", "buffers", "peak")]
-    for stages in _alike(plan.stages):
-        stage = stages[0]
-        memory = stage.memory
-        parts = (memory.static_bytes, memory.activations_bytes, memory.logits_bytes, memory.communication_bytes)
-        rows.append(
-            (
-                figures.ranges(tuple(each.pp_rank for each in stages)),
-                figures.ranges(stage.layers) if len(stages) == 1 else f"{len(stage.layers)} each",
-                *(figures.not_known() if part is None else f"{part / unit_bytes:.2f}" for part in parts),
-                figures.not_known() if memory.peak_bytes is None else f"{memory.peak_bytes / unit_bytes:.2f}",
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-
-
-def _alike(stages: Sequence[Stage]) -> list[list[Stage]]:
-    """Successive stages with equal numbers, together where there are many of them."""
-    if len(stages) <= 16:
-        return [[stage] for stage in stages]
-    groups = groupby(stages, key=lambda stage: (len(stage.layers), stage.parameters, stage.memory))
-    return [list(group) for _, group in groups]
-
-
-def _memory_note(plan: Plan) -> str:
-    """What `static` is, how full the fullest rank gets and when, and what its allocator holds."""
-    memory = plan.memory
-    parts = (memory.params_bytes, memory.grads_bytes, memory.optimizer_bytes)
-    names = ("weights", "gradients", "optimizer states")
-    text = "static: " + ", ".join(f"{name} {figures.memory(part)}" for name, part in zip(names, parts, strict=True))
-    peak = memory.needed_bytes if memory.peak_bytes is None else memory.peak_bytes
-    text += f"; peak {figures.memory(peak)} of {figures.memory(memory.capacity_bytes)}"
-    text += f" ({100 * peak / memory.capacity_bytes:.1f} %), {memory.moment}" if memory.moment else ""
-    if memory.reserved_bytes is not None:
-        text += f"; the allocator holds {figures.memory(memory.reserved_bytes)}"
-    return text + f": {({True: 'fits', False: 'does not fit', None: 'may fit'})[memory.fits]}"
-
-
-def _hanging(label: str, text: str, width: int) -> list[str]:
+def hanging(label: str, text: str, width: int) -> list[str]:
+    """Text behind a label, in lines of `width` that all begin where it does."""
     return textwrap.wrap(
         text, width, initial_indent=label, subsequent_indent=" " * len(label), break_long_words=False
     ) or [label]
 
 
-def _paint(text: str, code: str, on: bool) -> str:
+def paint(text: str, code: str, on: bool) -> str:
+    """Text in a colour (an ANSI code such as BOLD), where colours are on."""
     return f"\x1b[{code}m{text}\x1b[0m" if on and code else text

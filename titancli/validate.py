@@ -15,6 +15,7 @@ from engine.rules import Report, check
 from engine.sources import Loaded, load, preset_names
 from titancli import report
 from titancli.corpus import with_tokenizer
+from titancli.plan_text import say_plan
 
 if TYPE_CHECKING:
     from engine.sources import Flag
@@ -104,7 +105,7 @@ def _write(told: dict[str, Any]) -> None:
 def _say(checked: Report) -> None:
     report.say_findings(checked.findings)
     if checked.plan is not None:
-        report.say_plan(checked.plan, checked.settings)
+        say_plan(checked)
 
 
 def _say_verdict(loaded: Loaded, checked: Report) -> None:

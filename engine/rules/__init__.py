@@ -26,9 +26,10 @@ from engine.rules.precision import PRECISION_RULES
 from engine.rules.row import Rule
 from engine.rules.training import TRAINING_RULES
 from engine.rules.watch import watched
+from engine.rules.ways import Fit, fit_of
 from engine.sources import Loaded, locate
 
-__all__ = ["RULES", "Report", "Rule", "check"]
+__all__ = ["RULES", "Fit", "Report", "Rule", "check"]
 
 RULES: tuple[Rule, ...] = (
     *DEGREE_RULES,
@@ -53,6 +54,7 @@ class Report:
     findings: tuple[Finding, ...]
     plan: Plan | None
     settings: tuple[Setting, ...]
+    fit: Fit | None = None
 
     @property
     def ok(self) -> bool:
@@ -76,6 +78,7 @@ class Report:
             "findings": [finding.to_json() for finding in self.findings],
             "plan": None if self.plan is None else self.plan.to_json(),
             "settings": [setting.to_json() for setting in self.settings],
+            "fit": None if self.fit is None or self.plan is None else self.fit.to_json(),
         }
 
 
@@ -104,7 +107,7 @@ def check(loaded: Loaded, *, cluster: Cluster | None = None, stack: Stack = TITA
                 findings += _judge(rule, loaded, facts)
     findings.sort(key=_order)
     asked = settings(facts, findings, rejects=_REJECTS) if stack is TITAN else ()
-    return Report(findings=tuple(findings), plan=plan, settings=asked)
+    return Report(findings=tuple(findings), plan=plan, settings=asked, fit=None if plan is None else fit_of(facts))
 
 
 def _judge(rule: Rule, loaded: Loaded, facts: Facts) -> list[Finding]:

@@ -9,7 +9,7 @@ from engine.facts import Facts
 from engine.rules.degrees import SHARD
 from engine.rules.pipeline import LOCAL_BATCH
 from engine.rules.row import Rule
-from engine.rules.ways import NODES, RECOMPUTE, Edit, Way, fits, is_ample, ways_to_fit
+from engine.rules.ways import NODES, RECOMPUTE, Edit, Way, fits, fullest_rank, is_ample, ways_to_fit
 
 # More than a person compares; all of them are in `titan validate --json`.
 MOST_OFFERED = 4
@@ -48,11 +48,10 @@ def _parts(f: Facts) -> str:
 
 def _words(f: Facts) -> dict[str, object]:
     memory = f.plan.memory
-    fullest = next(stage.pp_rank for stage in f.plan.stages if stage.memory == memory)
     used = memory.peak_bytes or memory.static_bytes
     left = memory.capacity_bytes - memory.needed_bytes
     return {
-        "rank": f"pipeline rank {fullest}" if f.plan.mesh.pp > 1 else "a rank",
+        "rank": f"pipeline rank {fullest_rank(f.plan)}" if f.plan.mesh.pp > 1 else "a rank",
         "owner": f.plan.gpu if f.plan.gpu != "cpu" else f"each of {f.world_size} processes here",
         "parts": _parts(f),
         "used": _size(used),

@@ -70,6 +70,47 @@ class Way:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Whether a plan fits, on which pipeline rank and at which moment it is fullest, and what else would."""
+
+    verdict: Verdict
+    pp_rank: int
+    moment: str | None
+    needed_bytes: int
+    capacity_bytes: int
+    ways: tuple[Way, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The plain object `fit` of `titan validate --json`."""
+        return {
+            "verdict": self.verdict,
+            "pp_rank": self.pp_rank,
+            "moment": self.moment,
+            "needed_bytes": self.needed_bytes,
+            "capacity_bytes": self.capacity_bytes,
+            "changes": [way.to_json() for way in self.ways],
+        }
+
+
+def fit_of(f: Facts) -> Fit:
+    """How the plan of some facts fits."""
+    memory = f.plan.memory
+    return Fit(
+        verdict=verdict_of(memory),
+        pp_rank=fullest_rank(f.plan),
+        moment=memory.moment,
+        needed_bytes=memory.needed_bytes,
+        capacity_bytes=memory.capacity_bytes,
+        ways=ways_to_fit(f),
+    )
+
+
+def fullest_rank(plan: Plan) -> int:
+    """The first pipeline rank that is as full as the fullest."""
+    return next(stage.pp_rank for stage in plan.stages if stage.memory == plan.memory)
+
+
 def fits(memory: Memory) -> bool:
     """Whether a rank has room for what it uses at its fullest."""
     return memory.fits is not False

@@ -68,44 +68,6 @@ def test_finding_of_a_file_that_is_gone_or_shorter_is_still_told(tmp_path: Path,
     assert "it is wrong" in said(finding(file=str(tmp_path / "gone.toml"), line=line))
 
 
-def test_plan_fits_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setenv("NO_COLOR", "1")
-    checked = check(load(preset="3d-405b"))
-    assert checked.plan is not None
-    stream = _Screen()
-    report.say_plan(checked.plan, checked.settings, stream)
-    # A dotted key, behind its state, is never cut.
-    too_long = [line for line in stream.getvalue().splitlines() if len(line) > 60]
-    assert [line for line in too_long if len(line.split()) > 2] == []
-
-
-def test_small_model_has_its_memory_in_mib_and_no_zeros() -> None:
-    checked = check(load(preset="quickstart"))
-    assert checked.plan is not None
-    stream = io.StringIO()
-    report.say_plan(checked.plan, checked.settings, stream)
-    assert "memory of one rank, in MiB" in stream.getvalue()
-    assert "0.00" not in stream.getvalue()
-
-
-def test_many_equal_pipeline_ranks_share_a_row() -> None:
-    flags = {
-        "cluster.nodes": "126",
-        "cluster.gpus_per_node": "8",
-        "parallelism.pipeline_parallel_degree": "126",
-        "parallelism.data_parallel_shard_degree": "1",
-        "parallelism.pipeline_parallel_schedule": "GPipe",
-        "training.local_batch_size": "4",
-    }
-    checked = check(load(preset="3d-405b", flags=[Flag(key, value, f"--{key}") for key, value in flags.items()]))
-    assert checked.plan is not None, checked.findings
-    stream = io.StringIO()
-    report.say_plan(checked.plan, checked.settings, stream)
-    rows = [line.split() for line in stream.getvalue().splitlines() if " each" in line and "-" in line]
-    assert [row[0] for row in rows] == ["1-124"]
-
-
 class _Screen(io.StringIO):
     """A stream that says it is a terminal."""
 

@@ -157,10 +157,10 @@ def test_a_value_from_a_flag_is_named_as_one() -> None:
 
 def test_the_json_is_the_object_of_the_contract(judge_text: Callable[..., Report]) -> None:
     values = json.loads(json.dumps(judge_text(THREE_MISTAKES).to_json()))
-    assert values.keys() == {"ok", "findings", "plan", "settings"}
+    assert values.keys() == {"ok", "findings", "plan", "settings", "fit"}
     assert values["findings"][0].keys() >= {"rule", "severity", "key", "message", "fix", "file", "line"}
     assert [setting.keys() for setting in values["settings"]] == [{"key", "state", "reason"}] * len(values["settings"])
-    assert (values["ok"], values["plan"]) == (False, None)
+    assert (values["ok"], values["plan"], values["fit"]) == (False, None, None)
 
 
 def test_the_json_of_a_sound_config_holds_the_plan(judge_text: Callable[..., Report]) -> None:

@@ -1,0 +1,100 @@
+"""How a plan looks."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+from engine.planner.stack import TORCHTITAN
+from engine.rules import Report, check
+from engine.sources import Flag, load
+from titancli.plan_text import say_plan
+
+
+def checked(preset: str, **flags: str) -> Report:
+    """A preset with keys replaced (`__` for the dot)."""
+    keys = {key.replace("__", "."): value for key, value in flags.items()}
+    return check(load(preset=preset, flags=[Flag(key, value, f"--{key}") for key, value in keys.items()], environ={}))
+
+
+def said(report: Report) -> str:
+    stream = io.StringIO()
+    say_plan(report, stream)
+    return stream.getvalue()
+
+
+class _Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_plan_fits_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = _Screen()
+    say_plan(checked("3d-405b"), stream)
+    # A dotted key, behind its state, is never cut.
+    too_long = [line for line in stream.getvalue().splitlines() if len(line) > 60]
+    assert [line for line in too_long if len(line.split()) > 2] == []
+
+
+def test_small_model_has_its_memory_in_mib_and_no_zeros() -> None:
+    text = said(checked("quickstart"))
+    assert "memory of one rank, in MiB" in text
+    assert "0.00" not in text
+
+
+def test_many_equal_pipeline_ranks_share_a_row() -> None:
+    report = checked(
+        "3d-405b",
+        cluster__nodes="126",
+        cluster__gpus_per_node="8",
+        parallelism__pipeline_parallel_degree="126",
+        parallelism__data_parallel_shard_degree="1",
+        parallelism__pipeline_parallel_schedule="GPipe",
+        training__local_batch_size="4",
+    )
+    rows = [line.split() for line in said(report).splitlines() if " each" in line and "-" in line]
+    assert [row[0] for row in rows] == ["1-124"]
+
+
+def test_layout_that_does_not_fit_says_when_where_and_what_would() -> None:
+    text = said(checked("3d-405b", activation_checkpoint__mode="none"))
+    fit = " ".join(text.partition("\nfit\n")[2].partition("\nsettings\n")[0].split())
+    assert re.match(
+        r"does not fit: pipeline rank \d uses \d+ GiB of 95\.0 GiB \(\d+ %\) at its fullest \([a-z ]+\)", fit
+    )
+    assert re.search(r"that leave room: activation_checkpoint\.mode = full: \d+ % full, [\d.]+ % slower", fit)
+
+
+def test_layout_with_room_is_told_to_fit_and_offered_nothing() -> None:
+    text = said(checked("fsdp-8b", cluster__gpu="h200"))
+    assert "  fits: every rank uses " in text
+    assert "nearest changes" not in text
+
+
+def test_speed_says_where_the_time_goes() -> None:
+    lines = said(checked("3d-405b")).partition("\nspeed\n")[2].partition("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in lines if line[2] != " "] == [
+        "step", "tokens/s/GPU", "MFU", "compute", "communication", "bubble",
+    ]  # fmt: skip
+    text = " ".join(" ".join(lines).split())
+    shares = [float(share) for share in re.findall(r"(?:compute|communication|bubble) ([\d.]+) %", text)]
+    assert sum(shares) == pytest.approx(100, abs=0.2)
+    assert re.search(r"of it recomputation [\d.]+ s, optimizer [\d.]+ ms", text)
+    assert re.search(r"not hidden \(.*tp [\d.]+ m?s of [\d.]+ m?s\)", text)
+
+
+def test_speed_of_a_cpu_is_not_known_and_says_how_to_measure_it() -> None:
+    text = " ".join(said(checked("quickstart")).split())
+    assert "step time n/a (what this machine reaches is not measured; titan doctor --measure does it)" in text
+
+
+def test_other_engine_is_named() -> None:
+    report = check(load(preset="fsdp-8b", environ={}), stack=TORCHTITAN)
+    assert "  engine        torchtitan" in said(report)
+    assert "settings" not in said(report)

@@ -1,0 +1,216 @@
+"""How a plan is shown to a person: layout, speed, memory of each stage, whether it fits, and what became of settings.
+
+Knows the words and their order. Does not know numbers of its own: they come from the Plan, and the
+changes that would make it fit from the rules.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, TextIO
+
+from titancli import figures
+from titancli.report import BOLD, GREEN, RED, YELLOW, devices, hanging, paint, takes_colour, width_of
+
+if TYPE_CHECKING:
+    from engine.planner.plan import Plan, Stage
+    from engine.rules import Fit, Report
+    from engine.rules.ways import Way
+
+_STATE_COLOURS = {"active": GREEN, "inactive": YELLOW, "rejected": RED}
+_VERDICT_COLOURS = {"fits": GREEN, "tight": YELLOW, "does not fit": RED}
+_MOST_CHANGES = 8
+
+
+def say_plan(checked: Report, stream: TextIO | None = None) -> None:
+    """Writes the plan of a report: layout, batch, speed, memory of each stage, fit, and each setting's state."""
+    stream = stream or sys.stdout
+    plan = checked.plan
+    assert plan is not None, "only a report with a plan can show it"
+    colour, width = takes_colour(stream), width_of(stream)
+
+    def title(text: str) -> str:
+        return paint(text, BOLD, colour)
+
+    lines = [title("plan"), *_table(_facts(plan), width), "", title("speed"), *_table(_speed(plan), width)]
+    unit, unit_bytes = ("GiB", 1 << 30) if plan.memory.static_bytes >= 1 << 30 else ("MiB", 1 << 20)
+    lines += ["", title(f"memory of one rank, in {unit}"), *_stage_table(plan, unit_bytes, width)]
+    lines += hanging("  ", _memory_note(plan), width)
+    if checked.fit is not None:
+        label = paint(f"  {checked.fit.verdict}", _VERDICT_COLOURS[checked.fit.verdict], colour)
+        first, *more = hanging("    ", _fit_note(plan, checked.fit), width - len(checked.fit.verdict))
+        lines += ["", title("fit"), f"{label}: {first[4:]}", *more, *_changes(checked.fit, plan)]
+    if checked.settings:
+        lines += ["", title("settings")]
+        for setting in checked.settings:
+            text = f"{setting.key}: {setting.reason}" if setting.reason else setting.key
+            state = paint(f"{setting.state:<9}", _STATE_COLOURS[setting.state], colour)
+            first, *more = hanging(" " * 12, text, width)
+            lines += [f"  {state} {first[12:]}", *more]
+    stream.write("\n".join(lines) + "\n")
+    stream.flush()
+
+
+def _table(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
+    return [line for name, value in rows for line in hanging(f"  {name:<14}", value, width)]
+
+
+def _facts(plan: Plan) -> list[tuple[str, str]]:
+    mesh = plan.mesh
+    axes = (("pp", mesh.pp), ("dp_replicate", mesh.dp_replicate), ("dp_shard", mesh.dp_shard), ("cp", mesh.cp))
+    engine = [] if plan.stack == "titan" else [("engine", f"{plan.stack}, predicted with its own constants")]
+    return [
+        *engine,
+        ("runs on", devices(plan.gpu, plan.world_size)),
+        ("mesh", " x ".join(f"{name} {degree}" for name, degree in (*axes, ("tp", mesh.tp)))),
+        ("model", f"{plan.parameters:,} parameters, {plan.model.n_layers} layers"),
+        (
+            "batch",
+            f"{plan.global_batch_size:,} sequences a step = {plan.local_batch_size} a data rank "
+            f"x {mesh.data_ranks} data ranks x {plan.gradient_accumulation_steps} accumulation",
+        ),
+        ("microbatches", f"{plan.microbatches} of {plan.microbatch_size} in each accumulation step"),
+        ("recompute", _recompute(plan)),
+        ("tokens a step", f"{plan.tokens_per_step:,}"),
+    ]
+
+
+def _recompute(plan: Plan) -> str:
+    """What is computed again in backward."""
+    recompute = plan.recompute
+    match recompute.mode:
+        case "selective" if recompute.every is not None:
+            return f"selective: every layer of {recompute.every} in full"
+        case "selective":
+            return "selective: all but products, attention and sums over ranks"
+        case "memory_budget":
+            return f"memory budget: the compiler keeps {100 * (recompute.budget or 0):.0f} %"
+        case mode:
+            return mode
+
+
+def why_no_speed(gpu: str) -> str:
+    """Why there is no prediction of time."""
+    if gpu == "cpu":
+        return "what this machine reaches is not measured; titan doctor --measure does it"
+    return f"how fast {gpu} is between nodes or in itself is not known"
+
+
+def _speed(plan: Plan) -> list[tuple[str, str]]:
+    """Predicted step time, rates and where the time goes; one line with the reason where it is not known."""
+    time = plan.time
+    if time.step_s is None:
+        return [("step time", figures.not_known(why_no_speed(plan.gpu)))]
+    found = [
+        ("step time", figures.duration(time.step_s)),
+        ("tokens/s/GPU", figures.rate(plan.tokens_per_s_per_gpu)),
+        ("MFU", figures.percent(plan.mfu_pct, "no peak in bfloat16 is known") + _MFU),
+        ("compute", _of_step(time.compute_s, time.step_s) + _inside(plan)),
+        ("communication", _of_step(time.exposed_comm_s, time.step_s) + _exposed(plan)),
+    ]
+    if plan.mesh.pp > 1:
+        found.append(("bubble", _of_step(time.bubble_s, time.step_s) + ": pipeline ranks that wait"))
+    return found
+
+
+# How metrics.py states it in a run, so that both can be compared.
+_MFU = " (bfloat16 peak; 6 FLOPs a weight and token, the full square of attention, nothing for recomputation)"
+
+
+def _of_step(seconds: float | None, step_s: float) -> str:
+    if seconds is None:
+        return figures.NOT_KNOWN
+    return f"{figures.percent(100 * seconds / step_s)}, {figures.seconds(seconds)}"
+
+
+def _inside(plan: Plan) -> str:
+    """What of the compute is recomputation and the optimizer's update."""
+    parts = (("recomputation", plan.time.recompute_s), ("optimizer", plan.time.optimizer_s))
+    told = [f"{name} {figures.seconds(seconds)}" for name, seconds in parts if seconds]
+    return f" (of it {', '.join(told)})" if told else ""
+
+
+def _exposed(plan: Plan) -> str:
+    """What compute does not hide, by axis, beside all that an axis sends."""
+    exposed, whole = plan.time.per_axis or {}, plan.time.communication_s or {}
+    told = [
+        f"{axis} {figures.seconds(exposed.get(axis, 0.0))} of {figures.seconds(seconds)}"
+        for axis, seconds in whole.items()
+        if seconds
+    ]
+    return f" not hidden ({', '.join(told)})" if told else " not hidden"
+
+
+def _stage_table(plan: Plan, unit_bytes: int, width: int) -> list[str]:
+    """One row for each group of equal pipeline ranks; fits 60 columns, there with less air."""
+    rows: list[tuple[str, ...]] = [("pp", "layers", "static", "activ.", "logits", "buffers", "peak", "held")]
+    for stages in _alike(plan.stages):
+        stage = stages[0]
+        memory = stage.memory
+        parts = (memory.static_bytes, memory.activations_bytes, memory.logits_bytes, memory.communication_bytes)
+        rows.append(
+            (
+                figures.ranges(tuple(each.pp_rank for each in stages)),
+                figures.ranges(stage.layers) if len(stages) == 1 else f"{len(stage.layers)} each",
+                *(
+                    figures.not_known() if part is None else f"{part / unit_bytes:.2f}"
+                    for part in (*parts, memory.peak_bytes, memory.reserved_bytes)
+                ),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    gap = "  " if 2 * len(widths) + sum(widths) <= width else " "
+    return ["  " + gap.join(cell.rjust(size) for cell, size in zip(row, widths, strict=True)) for row in rows]
+
+
+def _alike(stages: Sequence[Stage]) -> list[list[Stage]]:
+    """Successive stages with equal numbers, together where there are many of them."""
+    if len(stages) <= 16:
+        return [[stage] for stage in stages]
+    groups = groupby(stages, key=lambda stage: (len(stage.layers), stage.parameters, stage.memory))
+    return [list(group) for _, group in groups]
+
+
+def _memory_note(plan: Plan) -> str:
+    """What `static` and `held` are."""
+    memory = plan.memory
+    parts = (memory.params_bytes, memory.grads_bytes, memory.optimizer_bytes)
+    names = ("weights", "gradients", "optimizer states")
+    text = "static: " + ", ".join(f"{name} {figures.memory(part)}" for name, part in zip(names, parts, strict=True))
+    return text + (
+        "; held: by the allocator, with what it keeps to use again" if memory.reserved_bytes is not None else ""
+    )
+
+
+def _fit_note(plan: Plan, fit: Fit) -> str:
+    """How full the fullest rank gets, where and when."""
+    memory = plan.memory
+    used = memory.peak_bytes or memory.static_bytes
+    rank = f"pipeline rank {fit.pp_rank}" if plan.mesh.pp > 1 else "every rank"
+    share = f"{100 * used / fit.capacity_bytes:.0f} %"
+    text = f"{rank} uses {figures.memory(used)} of {figures.memory(fit.capacity_bytes)} ({share}) at its fullest"
+    text += f" ({fit.moment})" if fit.moment else ""
+    if fit.needed_bytes > used:
+        share = f"{100 * fit.needed_bytes / fit.capacity_bytes:.0f} %"
+        text += f", and the allocator holds {figures.memory(fit.needed_bytes)} ({share})"
+    return text
+
+
+def _changes(fit: Fit, plan: Plan) -> list[str]:
+    """The changes that would be enough, one a line, with what they need and cost."""
+    if not fit.ways:
+        return []
+    lines = ["  nearest changes that leave room:"]
+    for way in fit.ways[:_MOST_CHANGES]:
+        what = ", ".join(f"{key} = {value}" for key, value in way.edit.items())
+        share = f"{100 * way.plan.memory.needed_bytes / plan.memory.capacity_bytes:.0f} % full"
+        lines.append(f"    {what}: {share}{_cost(way)}")
+    return lines
+
+
+def _cost(way: Way) -> str:
+    if way.slower_pct is None:
+        return ""
+    return f", {abs(way.slower_pct):.1f} % {'slower' if way.slower_pct > 0 else 'faster'}"
