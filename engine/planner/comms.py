@@ -23,12 +23,17 @@ Axis: TypeAlias = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp", "fsdp"]
 """A mesh axis; `fsdp` are dp_shard and cp as the one over which weights are sharded."""
 
 # Bus bandwidth that nccl-tests reach with large messages: 330 to 360 of 450 GB/s on a node of H100 (ring all-gather and
-# reduce-scatter; only all-reduce with NVLS comes to more), 230 to 240 of 300 GB/s on A100.
-_NVLINK_SHARE = 0.77
+# reduce-scatter; only all-reduce with NVLS comes to more), 230 to 240 of 300 GB/s on A100. Two H200 alone: 268 of 450
+# (tests/bench/collectives_h200x2.json).
+_NVLINK_SHARE, _PAIR_SHARE = 0.77, 0.6
 # 40 to 43 of 50 GB/s a card (400 Gbit/s InfiniBand and RoCE), 20 to 21 of 25 GB/s: headers, and rails that are shared.
 _NETWORK_SHARE = 0.83
 # A PCIe switch or the processor carries both directions of all GPUs of a node: peer-to-peer copies reach this much.
 _PCIE_SHARE = 0.6
+# What a hidden collective costs the kernels beside it, as a share of its own seconds: NCCL's kernels hold
+# multiprocessors that products want, whose last wave of tiles then takes longer. Two H200, products of the 8B model
+# of 1.31 ms, and an all-gather of 1.11 ms: 1.72 ms for both. Over network cards fewer channels work, for longer.
+_NVLINK_CONTENTION, _NETWORK_CONTENTION = 0.4, 0.1
 # One step of a ring: NCCL's simple protocol inside of a node, and through network cards.
 _NVLINK_HOP_S, _PCIE_HOP_S, _NETWORK_HOP_S = 2.5e-6, 5e-6, 12e-6
 # Start of a collective: a kernel, and the agreement of all ranks to have come.
@@ -37,12 +42,16 @@ _START_S = 15e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """What one GPU sends and receives at once, in bytes a second; None: there is no such way, or it is unknown."""
+    """What one GPU sends and receives at once, in bytes a second; None: there is no such way, or it is unknown.
+
+    `pairs_are_slower` where two GPUs alone do not reach it: over NVLink, unless that was measured.
+    """
 
     node_bytes_per_s: float | None
     network_bytes_per_s: float | None
     gpus_per_node: int
     node_hop_s: float = _NVLINK_HOP_S
+    pairs_are_slower: bool = False
 
 
 @cache
@@ -56,6 +65,7 @@ def links_of(cluster: Cluster) -> Links:
         network_bytes_per_s=None if network is None else _NETWORK_SHARE * network * 1e9 / 8,
         gpus_per_node=cluster.gpus_per_node,
         node_hop_s=_NVLINK_HOP_S if measured or published else _PCIE_HOP_S,
+        pairs_are_slower=measured is None and published is not None,
     )
 
 
@@ -63,7 +73,8 @@ def links_of(cluster: Cluster) -> Links:
 class Group:
     """The ranks of one axis: how many, how many of them in each node, and what each of them carries.
 
-    `bytes_per_s` is the pace of a ring over all of them, `far_bytes_per_s` that of what one rank sends out of its node.
+    `bytes_per_s` is the pace of a ring over all of them, `far_bytes_per_s` that of what one rank sends out of its
+    node. `contention` is what a hidden collective still costs, as a share of its seconds.
     """
 
     size: int
@@ -72,6 +83,7 @@ class Group:
     far_bytes_per_s: float
     ring_s: float
     tree_s: float
+    contention: float
 
     def all_gather_s(self, whole_bytes: float) -> float:
         """Seconds until each rank has all of `whole_bytes`, of which it had its share. A ring: n - 1 steps."""
@@ -119,6 +131,8 @@ def group_of(mesh: Mesh, axis: Axis, links: Links) -> Group | None:
     if size > 1 and ((in_node > 1 and inside is None) or (nodes > 1 and network is None)):
         return None
     near = inside or network or 1.0
+    if size == 2 and nodes == 1 and links.pairs_are_slower:
+        near *= _PAIR_SHARE / _NVLINK_SHARE
     far = near if nodes == 1 or network is None else network
     ring_s = nodes * (in_node - 1) * links.node_hop_s + (nodes - 1) * _NETWORK_HOP_S
     tree_s = (in_node - 1) * links.node_hop_s + ceil(log2(nodes)) * _NETWORK_HOP_S
@@ -129,6 +143,7 @@ def group_of(mesh: Mesh, axis: Axis, links: Links) -> Group | None:
         far_bytes_per_s=far,
         ring_s=ring_s,
         tree_s=tree_s,
+        contention=_NVLINK_CONTENTION if nodes == 1 else _NETWORK_CONTENTION,
     )
 
 

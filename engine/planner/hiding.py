@@ -10,10 +10,6 @@ from dataclasses import dataclass
 
 from engine.planner.messages import WeightMessages
 
-# NCCL's kernels hold some of the multiprocessors (16 to 24 channels of 132 on an H100) and memory that products
-# beside them want too: what is hidden is not free.
-CONTENTION = 0.12
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:

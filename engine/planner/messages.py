@@ -48,20 +48,27 @@ class Messages:
         )
 
 
-def tensor_messages(config: Config, work: Work, recompute: Recompute, group: Group, stack: Stack) -> Messages:
-    """Tensor and sequence parallelism: gathers before products split by rows, sums after those split by columns."""
+def tensor_messages(
+    config: Config, work: Work, recompute: Recompute, group: Group, stack: Stack, *, copy_s: float
+) -> Messages:
+    """Tensor and sequence parallelism: gathers before products split by rows, sums after those split by columns.
+
+    `copy_s` are the seconds of one copy of the whole stream, which a collective over pieces of sequences takes.
+    """
     low = config.quantize.dense.float8
     in_float8 = stack.gathers_activations_in_float8 and low.enable and low.recipe_name == "tensorwise"
-    return _tensor_messages(work, recompute, group, in_float8, tensor_overlap(config, stack))
+    return _tensor_messages(work, recompute, group, in_float8, tensor_overlap(config, stack), copy_s)
 
 
 @cache
-def _tensor_messages(work: Work, recompute: Recompute, group: Group, in_float8: bool, hidden: float) -> Messages:
+def _tensor_messages(
+    work: Work, recompute: Recompute, group: Group, in_float8: bool, hidden: float, copy_s: float
+) -> Messages:
     stream = work.whole_stream_bytes
-    sums = group.reduce_scatter_s(stream)
+    sums = group.reduce_scatter_s(stream) + copy_s
     # What is cast before it is sent: the inputs of products, and in backward the gradients of their outputs.
-    gathers = group.all_gather_s(stream / work.width_bytes if in_float8 else stream)
-    whole = group.all_gather_s(stream)
+    whole = group.all_gather_s(stream) + copy_s
+    gathers = group.all_gather_s(stream / work.width_bytes) + copy_s / work.width_bytes if in_float8 else whole
     columns = -(-work.shape.vocab_size // (work.tp if work.loss_parallel else 1))
     if work.loss_parallel:
         # The largest logit, the sum of exponentials and the target's logit of every token.

@@ -22,6 +22,9 @@ class Stack:
     # Attention kernels: cuDNN's, which take about half the time of FlashAttention 2 on Hopper and no Ampere has;
     # FlashAttention 2; or version 1 (arXiv 2205.14135, or its Triton port).
     attention: Literal["cudnn", "flash2", "flash1"] = "cudnn"
+    # What attention reaches under context parallel of what it does over whole sequences: torchtitan computes it a pair
+    # of pieces at a time, on repeated key heads, and merges in float32 (its rows at 131,072 tokens).
+    context_attention: float = 1.0
     # What selective recomputation of single operations computes again: norms, SwiGLU and rotation only, or every
     # second matrix product beside them (torchtitan's policy: wk, wo and w3 of wq, wk, wv, wo, w1, w3, w2).
     repeats_every_second_product: bool = False
@@ -50,6 +53,8 @@ class Stack:
     rounds_stages_up: bool = False
     # How much of a block's tensor-parallel communication async TP hides inside the products.
     async_tp_hides: float = 0.5
+    # Whether activations are laid out (sequence, batch, width), so that gathering pieces of sequences needs no copy.
+    sequence_is_outermost: bool = False
     # Whether tensor parallel gathers inputs of float8 products in float8: half the bytes (torchtitan, tensorwise).
     gathers_activations_in_float8: bool = False
     # Whether every rank has whole weights and shards only the optimizer's states (ZeRO-1): gradients are summed once
@@ -64,6 +69,7 @@ TORCHTITAN = Stack(
     rounds_stages_up=True,
     gathers_activations_in_float8=True,
     attention="flash2",
+    context_attention=0.75,
     repeats_every_second_product=True,
     eager_rotation_bytes=20,
     eager_norm_bytes=(36, 72),
@@ -76,7 +82,8 @@ LLM_FOUNDRY = Stack(
     has_gpt_blocks=True,
     eager_rotation_bytes=0,
     has_fused_loss=True,
-    hopper_products=0.82,
+    hopper_products=0.85,
+    float8_scales="delayed",
     scales_gradients=True,
 )
 MEGATRON = Stack(
@@ -86,6 +93,7 @@ MEGATRON = Stack(
     has_fused_kernels=True,
     float8_scales="delayed",
     shards_only_optimizer=True,
+    sequence_is_outermost=True,
 )
 
 STACKS: dict[StackName, Stack] = {stack.name: stack for stack in (TITAN, TORCHTITAN, MEGATRON, LLM_FOUNDRY)}

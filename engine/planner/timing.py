@@ -16,7 +16,6 @@ from engine.planner.comms import Group, group_of, links_of
 from engine.planner.compute import StageCompute, gather_copies_s, optimizer_s, reduce_copies_s, stage_compute
 from engine.planner.held import Held, Rank
 from engine.planner.hiding import (
-    CONTENTION,
     Exposed,
     Pass,
     gathers_backward,
@@ -131,6 +130,8 @@ class _Step:
         self.work: Work = held.work(batch)
         self.sharding = held.sharding(batch)
         self.microbatches = batch.microbatches if held.mesh.pp > 1 else 1
+        # Ranks have pieces of each sequence, NCCL puts them one behind the other: with one sequence that is its order.
+        self._lays_out_again = batch.microbatch > 1 and not held.stack.sequence_is_outermost
         self.last_stage = sum(len(rank.parts) for rank in held.ranks) - 1
         self._made: dict[tuple[int, int, bool, bool], _Stage] = {}
         block = self._stage((0, 0, False, False), (0,)).time
@@ -167,7 +168,8 @@ class _Step:
         compute = stage_compute(config, work, self.recompute, layers=layers, kernels=ways.kernels, stack=stack, **ends)
         tensor_s, tensor_open, context = 0.0, NOTHING, NOTHING
         if ways.tp.size > 1:
-            sent = tensor_messages(config, work, self.recompute, ways.tp, stack)
+            copy_s = ways.kernels.memory_s(2 * work.whole_stream_bytes) if self._lays_out_again else 0.0
+            sent = tensor_messages(config, work, self.recompute, ways.tp, stack, copy_s=copy_s)
             tensor_s = sum(sent.stage(blocks=len(layers), again=again, **ends))
             tensor_open = sent.stage(blocks=len(layers), again=again, in_the_open=True, **ends)
         if ways.cp.size > 1:
@@ -198,8 +200,8 @@ class _Step:
         waits_s = steps * (moving_s - still_s)
         per_axis = {
             "pp": waits_s,
-            "dp_replicate": _costs_s(weights.replicas_s, weights.replicas_open_s),
-            "dp_shard": _costs_s(weights.shards_s, weights.shards_open_s),
+            "dp_replicate": _costs_s(weights.replicas_s, weights.replicas_open_s, self.ways.replicas),
+            "dp_shard": _costs_s(weights.shards_s, weights.shards_open_s, self.ways.shards),
             "cp": context_s,
             "tp": tensor_open_s,
         }
@@ -263,6 +265,6 @@ class _Step:
         )
 
 
-def _costs_s(all_s: float, open_s: float) -> float:
+def _costs_s(all_s: float, open_s: float, group: Group) -> float:
     """What is in the open, and what the rest slows the kernels beside it."""
-    return open_s + CONTENTION * (all_s - open_s)
+    return open_s + group.contention * (all_s - open_s)
