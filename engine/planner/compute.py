@@ -61,7 +61,12 @@ class _Way:
     def finds_largest(self, stack: Stack) -> bool:
         """Whether kernels beside products look for the largest element of what they make."""
         dynamic = stack.float8_scales == "dynamic"
-        return dynamic and self.low is not None and self.is_low("attention.wq") and self.scaling != "blocks"
+        return (
+            dynamic
+            and self.low is not None
+            and self.is_low("attention.wq")
+            and self.scaling in ("tensorwise", "rowwise")
+        )
 
     def is_low(self, name: str) -> bool:
         """Whether a linear layer's tensors are cast to low precision."""
@@ -140,16 +145,20 @@ def reduce_copies_s(config: Config, parameters: float, *, fsdp: int, kernels: Ke
 
 def _way(config: Config, stack: Stack) -> _Way:
     float8, mx = config.quantize.dense.float8, config.quantize.dense.mx
+    emulated = float8.emulate if float8.enable else mx.emulate or mx.recipe_name == "mxfp8_emulated"
+    scaling: Scaling = "tensorwise" if float8.recipe_name == "tensorwise" else "rowwise"
+    if mx.enable:
+        scaling = "blocks"
     return _Way(
         low="float8" if float8.enable or mx.enable else None,
-        emulated=float8.emulate if float8.enable else mx.emulate or mx.recipe_name == "mxfp8_emulated",
+        emulated=emulated,
         high=config.training.mixed_precision_param,
         filters=float8.filter_fqns if float8.enable else mx.filter_fqns,
         gathered_in_float8=float8.enable and float8.enable_fsdp_float8_all_gather,
         seq_len=config.training.seq_len,
         pieces=config.parallelism.tensor_parallel_degree if _splits_products(config, stack) else 1,
         unbalanced=config.parallelism.context_parallel_load_balance == "none",
-        scaling="blocks" if mx.enable else "tensorwise" if float8.recipe_name == "tensorwise" else "rowwise",
+        scaling="emulated" if emulated else scaling,
     )
 
 
@@ -190,7 +199,9 @@ def _block(work: Work, way: _Way, kernels: Kernels, stack: Stack) -> StageComput
     casts = _casts(work, way, stack)
     heads = -(-shape.n_heads // work.tp)
     # With head-tail balance queries see half of the sequence on average, without it the last rank's nearly all.
-    seen = tokens * (2 - 1 / work.cp) if way.unbalanced else tokens
+    seen = tokens * (2 - 1 / work.cp) if way.unbalanced else float(tokens)
+    if work.cp > 1:
+        seen /= stack.context_attention
     forward += kernels.attention_forward_s(seen, way.seq_len, heads, shape.head_dim, precision=way.high)
     inputs += kernels.attention_backward_s(seen, way.seq_len, heads, shape.head_dim, precision=way.high)
     there, back = forward_traffic(work, stack), backward_traffic(work, stack)

@@ -8,7 +8,7 @@ Where nothing else is said the constants are those of an H200 (torch 2.11, CUDA 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, TypeAlias
 
@@ -41,16 +41,24 @@ _HOPPER = Chip(
     attention={"cudnn": (0.65, 0.56), "flash2": (0.34, 0.32), "flash1": (0.19, 0.19)},
     multiprocessors=132,
 )
-# FlashAttention 2: arXiv 2307.08691, figures 4 to 6; version 1 half of that. Products: llm-foundry's 13B computes 247
-# of 312 TFLOP/s over whole steps, recomputation counted.
+# The same chip at 500 instead of 700 W. Some 150 W are memory and leakage, and a clock goes with about the square root
+# of the rest, or a little more: 0.78.
+_HOPPER_500_W = replace(
+    _HOPPER,
+    products=0.78 * _HOPPER.products,
+    attention={name: (0.78 * forward, 0.78 * backward) for name, (forward, backward) in _HOPPER.attention.items()},
+)
+# FlashAttention 2: arXiv 2307.08691, figures 4 to 6; version 1 half of that. Products: 250 of
+# 312 TFLOP/s, by the runs of llm-foundry and torchtitan on one node.
 _AMPERE = Chip(
-    products=0.87,
+    products=0.80,
     attention={"cudnn": (0.66, 0.62), "flash2": (0.66, 0.62), "flash1": (0.31, 0.31)},
     multiprocessors=108,
 )
-# Not measured here: Hopper's shares, and FlashAttention 2 without instructions of its own.
+# Not measured here: a little less than Hopper's share of products, by runs on GB200 (torchtitan nvfp4.md, and NVIDIA's
+# published tables); FlashAttention 2 has no instructions of Blackwell.
 _BLACKWELL = Chip(
-    products=0.735,
+    products=0.68,
     attention={"cudnn": (0.56, 0.45), "flash2": (0.17, 0.16), "flash1": (0.1, 0.1)},
     multiprocessors=148,
 )
@@ -61,6 +69,8 @@ _CDNA = Chip(
     multiprocessors=304,
 )
 _CHIPS = {
+    "h100-95": _HOPPER_500_W,
+    "h100-96": _HOPPER_500_W,
     "a100-40": _AMPERE,
     "a100-80": _AMPERE,
     "b200": _BLACKWELL,
@@ -82,8 +92,8 @@ _FP32_SHARE_OF_BF16, _FP32_SHARE, _FP32_ATTENTION_SHARE = 67.0 / 989.4, 0.75, 0.
 _HBM_SHARE, _ELEMENTWISE_SHARE, _LIST_SHARE = 0.89, 0.96, 0.79
 # The compiler's backward of a norm sums over tokens for the weight's gradient beside the rows of the input's: 1.2 TB/s
 # at 8,192 tokens to 2.9 at 32,768. Where it also finds the largest element of a tensor for float8, one kernel took
-# 1.8 ms a layer in a profile of the 8B shape with 8,192 tokens.
-_NORM_GRADIENT_SHARE, _NORM_GRADIENT_SHARE_WITH_LARGEST = 0.5, 0.09
+# 1.8 ms a layer in a profile of the 8B shape with 8,192 tokens: it waits for itself, not for memory.
+_NORM_GRADIENT_SHARE, _WITH_LARGEST_BYTES_PER_S = 0.5, 0.37e12
 # Causal attention: keys at which the blocks on the diagonal, computed whole, cost as much as the rest, in forward and
 # in backward; and query heads times tokens at which multiprocessors without work do.
 _DIAGONAL_KEYS, _IDLE_ROWS = (300, 700), 26_000
@@ -161,8 +171,8 @@ class Kernels:
 
     def norm_gradient_s(self, bytes_moved: float, *, finds_largest: bool = False) -> float:
         """Seconds of the compiler's backward of a norm; `finds_largest` for the scale of a float8 tensor beside it."""
-        share = _NORM_GRADIENT_SHARE_WITH_LARGEST if finds_largest else _NORM_GRADIENT_SHARE
-        return bytes_moved / (share * self.hbm_bytes_per_s)
+        rate = _NORM_GRADIENT_SHARE * self.hbm_bytes_per_s
+        return bytes_moved / (min(rate, _WITH_LARGEST_BYTES_PER_S) if finds_largest else rate)
 
     def host_s(self, kernels: int) -> float:
         """Seconds that the CPU takes to start so many kernels: no step is shorter."""
@@ -194,7 +204,7 @@ def _kernels(gpu: Gpu, stack: Stack) -> Kernels | None:
     products = gpu.sustained_bf16_flops_per_s or chip.products * bf16
     fp8 = gpu.sustained_fp8_flops_per_s or (gpu.fp8_flops_per_s and _FP8_SHARE * chip.products * gpu.fp8_flops_per_s)
     # CUDA 11 ran Ampere's kernels on Hopper.
-    factor = stack.hopper_products if chip is _HOPPER else 1.0
+    factor = stack.hopper_products if chip in (_HOPPER, _HOPPER_500_W) else 1.0
     forward, backward = _attention_rates(gpu, chip, stack, products=products)
     return Kernels(
         bf16_flops_per_s=factor * products,

@@ -23,8 +23,8 @@ from typing import Literal, TypeAlias
 from engine.planner.activations import FLOAT32, Work
 from engine.planner.stack import Stack
 
-Scaling: TypeAlias = Literal["tensorwise", "rowwise", "delayed", "blocks"]
-"""What shares a scale: a tensor, a row, a tensor with the scale of earlier steps, 32 values."""
+Scaling: TypeAlias = Literal["tensorwise", "rowwise", "delayed", "blocks", "emulated"]
+"""What shares a scale: a tensor, a row, a tensor (the scale of earlier steps), 32 values; or values are cast back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +95,8 @@ def cast_bytes(rows: int, columns: int, *, layouts: int, scaling: Scaling, compi
         return elements * (4 if layouts == 1 else 22)
     if scaling == "blocks":
         return elements * 4 * layouts
+    if scaling == "emulated":
+        return elements * 10 * layouts
     return elements * (2 + 3 * layouts)
 
 

@@ -15,7 +15,7 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from published.case import Case
+from tests.bench.published.case import Case
 
 _TABLE = Path(__file__).parent / "published.csv"
 # dim, layers, heads
@@ -36,7 +36,7 @@ _SMALL = {"125m", "350m", "760m", "1b"}
 
 def cases() -> list[Case]:
     """All rows of the table, in its order; `foundry-N` counts them from 1."""
-    with _TABLE.open(newline="") as file:
+    with _TABLE.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["framework"].startswith("llm-foundry")]
     return [_case(f"foundry-{number}", row) for number, row in enumerate(rows, 1)]
 
