@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from engine.planner.kernels import Kernels, kernels_of
 from engine.planner.recompute import Recompute
 from engine.planner.stack import TITAN, TORCHTITAN, Stack
 from engine.shapes import shape_of
+from tests.bench.published import foundry, own
+from tests.bench.published.case import Case
 
 FLOAT8 = "quantize.dense.float8.enable"
 NONE, SELECTIVE, FULL = Recompute(), Recompute(mode="selective"), Recompute(mode="full")
@@ -236,3 +239,26 @@ def test_a_mesh_of_one_copies_what_it_need_not():
     k = rates(config)
     assert gather_copies_s(config, 1e9, fsdp=1, kernels=k) > gather_copies_s(config, 1e9, fsdp=8, kernels=k)
     assert reduce_copies_s(config, 1e9, fsdp=1, kernels=k) > reduce_copies_s(config, 1e9, fsdp=8, kernels=k)
+
+
+def test_eighteen_own_runs_on_h200_are_predicted_within_five_percent():
+    found = errors(own.cases())
+    assert max(map(abs, found)) < 0.05
+    assert mean(map(abs, found)) < 0.02
+
+
+def test_runs_of_llm_foundry_are_predicted_within_eight_percent_on_average():
+    found = errors(foundry.cases())
+    assert mean(map(abs, found)) < 0.08
+    assert sum(abs(error) <= 0.2 for error in found) > 0.9 * len(found)
+
+
+def errors(cases: list[Case]) -> list[float]:
+    """Predicted speed over measured, less one."""
+    found = []
+    for case in cases:
+        predicted = case.plan().tokens_per_s_per_gpu
+        assert predicted is not None
+        assert case.tokens_per_s_per_gpu is not None
+        found.append(predicted / case.tokens_per_s_per_gpu - 1)
+    return found
