@@ -32,8 +32,8 @@ _NETWORK_SHARE = 0.83
 _PCIE_SHARE = 0.6
 # What a hidden collective costs the kernels beside it, as a share of its own seconds: NCCL's kernels hold
 # multiprocessors that products want, whose last wave of tiles then takes longer. Two H200, products of the 8B model
-# of 1.31 ms, and an all-gather of 1.11 ms: 1.72 ms for both. Over network cards fewer channels work, for longer.
-_NVLINK_CONTENTION, _NETWORK_CONTENTION = 0.4, 0.1
+# of 1.31 ms, and an all-gather of 1.11 ms: 1.72 ms for both. At the pace of a network card fewer channels work.
+_CONTENTION = 0.4
 # One step of a ring: NCCL's simple protocol inside of a node, and through network cards.
 _NVLINK_HOP_S, _PCIE_HOP_S, _NETWORK_HOP_S = 2.5e-6, 5e-6, 12e-6
 # Start of a collective: a kernel, and the agreement of all ranks to have come.
@@ -136,14 +136,15 @@ def group_of(mesh: Mesh, axis: Axis, links: Links) -> Group | None:
     far = near if nodes == 1 or network is None else network
     ring_s = nodes * (in_node - 1) * links.node_hop_s + (nodes - 1) * _NETWORK_HOP_S
     tree_s = (in_node - 1) * links.node_hop_s + ceil(log2(nodes)) * _NETWORK_HOP_S
+    pace = near if nodes == 1 else far if in_node == 1 else min(near, in_node * far)
     return Group(
         size=size,
         in_node=in_node,
-        bytes_per_s=near if nodes == 1 else far if in_node == 1 else min(near, in_node * far),
+        bytes_per_s=pace,
         far_bytes_per_s=far,
         ring_s=ring_s,
         tree_s=tree_s,
-        contention=_NVLINK_CONTENTION if nodes == 1 else _NETWORK_CONTENTION,
+        contention=_CONTENTION * min(1.0, pace / near),
     )
 
 

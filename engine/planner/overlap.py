@@ -38,4 +38,6 @@ def tensor_overlap(config: Config, stack: Stack) -> float:
         "titan": has_async_tp(config),
         "torchtitan": config.compile.enable,
     }.get(stack.name, True)
-    return stack.async_tp_hides if in_force else 0.0
+    float8 = config.quantize.dense.float8
+    by_rows = stack.async_tp_by_rows if float8.enable and float8.recipe_name != "tensorwise" else 1.0
+    return stack.async_tp_hides * by_rows if in_force else 0.0

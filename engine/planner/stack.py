@@ -51,8 +51,11 @@ class Stack:
     # Whether layers_per_stage is the most that a stage holds, and ranks share as many stages as that takes at least:
     # torchtitan and Megatron count embedding and head as layers, so that 405B's 126 lie on 64 stages of 2.
     rounds_stages_up: bool = False
-    # How much of a block's tensor-parallel communication async TP hides inside the products.
+    # How much of a block's tensor-parallel communication async TP hides inside the products; Megatron's overlap hides
+    # most of what goes forward, and half of what goes back.
     async_tp_hides: float = 0.5
+    # What of that is left in float8 with a scale a row: a cast stands between the gather and the product.
+    async_tp_by_rows: float = 1.0
     # Whether activations are laid out (sequence, batch, width), so that gathering pieces of sequences needs no copy.
     sequence_is_outermost: bool = False
     # Whether tensor parallel gathers inputs of float8 products in float8: half the bytes (torchtitan, tensorwise).
@@ -68,6 +71,8 @@ TORCHTITAN = Stack(
     memory="torchtitan",
     rounds_stages_up=True,
     gathers_activations_in_float8=True,
+    async_tp_hides=0.3,
+    async_tp_by_rows=0.5,
     attention="flash2",
     context_attention=0.75,
     repeats_every_second_product=True,

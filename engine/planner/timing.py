@@ -7,6 +7,8 @@ the pipeline waits (bubbles). Does not know rates, nor what no plan can: straggl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
 
 from engine.hardware import Cluster, Gpu
 from engine.planner.activations import Work
@@ -29,6 +31,10 @@ from engine.planner.memory import BYTES
 from engine.planner.messages import NOTHING, Passes, context_messages, tensor_messages, weight_messages
 from engine.planner.recompute import Recompute
 from engine.shapes import ModelShape, flops_per_token
+
+# GPUs of one kind differ: 8 % from the slow to the fast ones of a cluster in matrix products (arXiv 2208.11035, five
+# clusters, power and temperature), which is this standard deviation and two to either side.
+_SPREAD = 0.015
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +116,15 @@ def mfu_pct(shape: ModelShape, gpu: Gpu, tokens_per_s: float, *, seq_len: int) -
     return None if peak is None else 100 * tokens_per_s * flops_per_token(shape, seq_len) / peak
 
 
+@cache
+def slowest_of(ranks: int) -> float:
+    """How much longer than a usual GPU the slowest of so many takes; every collective waits for it.
+
+    The expected largest of as many normal deviates (Blom's approximation).
+    """
+    return 1 + _SPREAD * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+
+
 def time_of(held: Held, cluster: Cluster, batch: Batch, recompute: Recompute) -> Time:
     """Seconds of a step on the slowest pipeline rank; all None where a rate or a link is unknown."""
     kernels, links, mesh = kernels_of(cluster, held.stack), links_of(cluster), held.mesh
@@ -129,6 +144,7 @@ class _Step:
         self.steps = accumulation_steps(held, batch)
         self.work: Work = held.work(batch)
         self.sharding = held.sharding(batch)
+        self.slower = slowest_of(held.mesh.world_size)
         self.microbatches = batch.microbatches if held.mesh.pp > 1 else 1
         # Ranks have pieces of each sequence, NCCL puts them one behind the other: with one sequence that is its order.
         self._lays_out_again = batch.microbatch > 1 and not held.stack.sequence_is_outermost
@@ -176,6 +192,12 @@ class _Step:
             context = context_messages(work, self.recompute, ways.cp, self._attention_s()).stage(
                 blocks=len(layers), again=again, **ends
             )
+        compute = StageCompute(
+            forward_s=self.slower * compute.forward_s,
+            input_gradient_s=self.slower * compute.input_gradient_s,
+            weight_gradient_s=self.slower * compute.weight_gradient_s,
+            recompute_s=self.slower * compute.recompute_s,
+        )
         return _Stage(compute=compute, tensor_s=tensor_s, tensor_open=tensor_open, context=context)
 
     def _attention_s(self) -> float:
@@ -191,9 +213,9 @@ class _Step:
         steps, count = self.steps, self.steps * self.microbatches
         config, kernels = self.held.config, self.ways.kernels
         kept = rank.static.params_bytes // BYTES[config.training.dtype]
-        update_s = optimizer_s(config, kept, kernels, self.held.stack)
+        update_s = self.slower * optimizer_s(config, kept, kernels, self.held.stack)
         weights = self._weights(rank, stages)
-        copies_s = steps * self._copies_s(rank)
+        copies_s = self.slower * steps * self._copies_s(rank)
         compute_s = count * sum(stage.compute.total_s for stage in stages) + copies_s + update_s
         tensor_open_s = count * sum(sum(stage.tensor_open) for stage in stages)
         context_s = count * sum(sum(stage.context) for stage in stages)

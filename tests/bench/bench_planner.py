@@ -1,8 +1,9 @@
 """What titan predicts for runs that others published, against what they reached.
 
 `python tests/bench/bench_planner.py [--output FILE] [WORDS]` prints each row of the tables whose name holds one of the
-WORDS (all without), then per table the mean and the largest absolute error and the bias, all in percent.
-Pure arithmetic: no GPU, seconds. It judges nothing: bounds stand in tests/engine/planner/test_stack.py.
+WORDS (all without), then per table the mean and the largest absolute error and the bias, all in percent; then how
+layouts rank, what single settings move, and scaling. Pure arithmetic: no GPU, seconds. It judges nothing: bounds
+stand in tests/engine/planner/test_stack.py and test_timing.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.bench.published import simumax, torchtitan
+from tests.bench.published import foundry, nvidia, own, simumax, speed, torchtitan, vtrain
 from tests.bench.published.case import GIB, Case
 
 
@@ -44,6 +45,7 @@ class Summary:
     mean_abs_pct: float
     largest_abs_pct: float
     bias_pct: float
+    within_20_pct: float
 
 
 def summary(errors: Sequence[Error]) -> Summary:
@@ -54,6 +56,7 @@ def summary(errors: Sequence[Error]) -> Summary:
         mean_abs_pct=sum(absolute) / len(errors),
         largest_abs_pct=max(absolute),
         bias_pct=sum(error.pct for error in errors) / len(errors),
+        within_20_pct=100 * sum(share <= 20 for share in absolute) / len(errors),
     )
 
 
@@ -77,6 +80,14 @@ def torchtitan_memory(*, pipelined: bool) -> list[Error]:
     return [memory_error(case) for case in known if is_pipelined(case) == pipelined]
 
 
+def speed_errors(cases: Sequence[Case]) -> list[Error]:
+    """Tokens a second of one GPU of all rows that state them."""
+    return [
+        Error(id=case.id, measured=speed.measured(case), predicted=speed.speed_of(case.plan()), unit="tok/s")
+        for case in speed.timed(cases)
+    ]
+
+
 def out_of_memory() -> dict[str, bool]:
     """Rows that ran out of memory, and whether they are predicted to fit."""
     return {case.id: bool(case.plan().memory.fits) for case in torchtitan.cases() if case.ran_out_of_memory}
@@ -86,6 +97,12 @@ TABLES: dict[str, Callable[[], list[Error]]] = {
     "torchtitan memory": lambda: torchtitan_memory(pipelined=False),
     "torchtitan memory, pipelined": lambda: torchtitan_memory(pipelined=True),
     "simumax memory": lambda: [memory_error(case) for case in simumax.cases()],
+    "llm-foundry speed": lambda: speed_errors(foundry.cases()),
+    "own speed": lambda: speed_errors(own.cases()),
+    "torchtitan speed": lambda: speed_errors(torchtitan.cases()),
+    "torchtitan speed, H100 and H200": lambda: speed_errors(list(filter(speed.on_hopper, torchtitan.cases()))),
+    "nvidia speed": lambda: speed_errors(nvidia.cases()),
+    "vtrain speed": lambda: speed_errors(vtrain.cases()),
 }
 
 
@@ -93,10 +110,24 @@ def show(name: str, errors: Sequence[Error]) -> Summary:
     """Prints a table, the worst row first."""
     found = summary(errors)
     numbers = f"mean {found.mean_abs_pct:.1f} %, largest {found.largest_abs_pct:.1f} %, bias {found.bias_pct:+.1f} %"
-    print(f"\n{name}: {numbers}")
+    print(f"\n{name}: {numbers}, {found.within_20_pct:.0f} % of rows within 20 %")
     for error in sorted(errors, key=lambda error: -abs(error.pct)):
         print(f"  {error.id:<12} {error.measured:10.2f} {error.predicted:10.2f} {error.unit:<8} {error.pct:+6.1f} %")
     return found
+
+
+def show_orders() -> dict[str, object]:
+    """Prints rankings, moves and scaling; gives them as rows."""
+    rankings, moves, scaling = speed.rankings(), speed.moves(), speed.scaling()
+    print("\nranking of layouts of one job: regret, Spearman, what was chosen and what was best")
+    for found in rankings:
+        print(f"  {found.group:<8} {found.regret_pct:5.1f} % {found.spearman:6.2f}   {found.chosen} | {found.best}")
+    for title, rows in (("one setting changed", moves), ("scaling", scaling)):
+        print(f"\n{title}: published, predicted")
+        for row in rows:
+            print(f"  {row.name:<38} {row.published_pct:+6.1f} % {row.predicted_pct:+6.1f} %")
+    named = {"ranking": rankings, "moves": moves, "scaling": scaling}
+    return {name: [asdict(row) for row in rows] for name, rows in named.items()}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -115,6 +146,7 @@ def main(arguments: Sequence[str]) -> None:
     for case_id, fits in out_of_memory().items():
         print(f"  {case_id} ran out of memory, predicted to {'fit' if fits else 'not fit'}")
     kept["out of memory"] = out_of_memory()
+    kept |= show_orders()
     if options.output:
         options.output.write_text(json.dumps(kept, indent=1) + "\n", "utf-8")
 
