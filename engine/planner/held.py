@@ -59,11 +59,11 @@ class Rank:
 
 
 def ranks_of(
-    config: Config, shape: ModelShape, mesh: Mesh, *, stages_a_rank: int, capacity_bytes: int
+    config: Config, shape: ModelShape, mesh: Mesh, *, stages_a_rank: int, capacity_bytes: int, stack: Stack = TITAN
 ) -> tuple[Rank, ...]:
     """All pipeline ranks of a layout."""
     count = mesh.pp * stages_a_rank
-    pieces = layers_of_stages(shape, config.parallelism, count)
+    pieces = layers_of_stages(shape, config.parallelism, count, stack=stack)
     ranks: list[Rank] = []
     for pp_rank in range(mesh.pp):
         indices = stage_indices(

@@ -90,7 +90,9 @@ def plan(config: Config, cluster: Cluster | None = None, *, stack: Stack = TITAN
     assert mesh is not None, "rules P102 and P103 let only degrees through whose product is the world size"
     stages_a_rank = stages_of_a_rank(config.parallelism, shape.n_layers, stack=stack)
     assert stages_a_rank is not None, "rule P111 lets only stages through that pipeline ranks share evenly"
-    ranks = ranks_of(config, shape, mesh, stages_a_rank=stages_a_rank, capacity_bytes=cluster.gpu.memory_bytes)
+    ranks = ranks_of(
+        config, shape, mesh, stages_a_rank=stages_a_rank, capacity_bytes=cluster.gpu.memory_bytes, stack=stack
+    )
     held = Held(config=config, shape=shape, mesh=mesh, ranks=ranks, gpu=cluster.gpu.name, stack=stack)
     stage_count = mesh.pp * stages_a_rank
     batch, recompute = resolve(

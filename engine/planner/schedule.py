@@ -62,7 +62,9 @@ def stage_indices(schedule: ScheduleName, *, pp_rank: int, pp: int, stages_a_ran
     return tuple(pp_rank + pp * turn for turn in range(stages_a_rank))
 
 
-def layers_of_stages(shape: ModelShape, parallelism: Parallelism, stages: int) -> tuple[tuple[int, ...], ...]:
+def layers_of_stages(
+    shape: ModelShape, parallelism: Parallelism, stages: int, *, stack: Stack = TITAN
+) -> tuple[tuple[int, ...], ...]:
     """Layer indices of each stage of a model; none has more than `pipeline_parallel_layers_per_stage`, where given.
 
     The head counts as the blocks that have as many weights: it multiplies every token, as they do. With
@@ -70,7 +72,11 @@ def layers_of_stages(shape: ModelShape, parallelism: Parallelism, stages: int) -
     where 8 each would make it 10.4. With 405B it is 0.7: of 126 layers on 16 stages the first and
     the last hold 7, the others 8, as it was trained (arXiv 2407.21783). A table that is looked up takes
     no time, but memory, of which the first stage has least: so it is the first to hold a layer less.
+    Other stacks split by count, where that leaves every stage a layer.
     """
+    counts = _counts(shape.n_layers, stages, stack)
+    if min(counts, default=0) > 0:
+        return _contiguous(counts)
     pp, given = parallelism.pipeline_parallel_degree, parallelism.pipeline_parallel_layers_per_stage
     turns = parallelism.pipeline_parallel_schedule in V_SHAPED and stages == 2 * pp
     return split_layers(
@@ -104,5 +110,26 @@ def split_layers(
         counts[stage] += 1
         of_stage[stage] += 1
         of_rank[ranks[stage]] += 1
+    return _contiguous(counts)
+
+
+def _counts(n_layers: int, stages: int, stack: Stack) -> list[int]:
+    """Layers of each stage under a stack that splits by count, else none.
+
+    Embedding and head stand for a layer each; of what does not divide, the first stages have one more
+    (torchtitan's generate_llm_fqn_per_model_part).
+    """
+    if stages == 1 or stack.splits_layers == "by_work":
+        return []
+    if stack.splits_layers == "evenly" and n_layers % stages == 0:
+        return [n_layers // stages] * stages
+    each, more = divmod(n_layers + 2, stages)
+    counts = [each + (stage < more) for stage in range(stages)]
+    counts[0] -= 1
+    counts[-1] -= 1
+    return counts
+
+
+def _contiguous(counts: list[int]) -> tuple[tuple[int, ...], ...]:
     ends = [0, *accumulate(counts)]
     return tuple(tuple(range(start, end)) for start, end in pairwise(ends))

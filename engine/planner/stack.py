@@ -51,6 +51,9 @@ class Stack:
     # Whether layers_per_stage is the most that a stage holds, and ranks share as many stages as that takes at least:
     # torchtitan and Megatron count embedding and head as layers, so that 405B's 126 lie on 64 stages of 2.
     rounds_stages_up: bool = False
+    # How layers lie on stages: so that the slowest rank is fastest; embedding and head as a layer each; or as many on
+    # each, and like that only where they do not divide.
+    splits_layers: Literal["by_work", "ends_as_layers", "evenly"] = "by_work"
     # How much of a block's tensor-parallel communication async TP hides inside the products; Megatron's overlap hides
     # most of what goes forward, and half of what goes back.
     async_tp_hides: float = 0.5
@@ -69,6 +72,7 @@ TITAN = Stack(name="titan")
 TORCHTITAN = Stack(
     name="torchtitan",
     memory="torchtitan",
+    splits_layers="ends_as_layers",
     rounds_stages_up=True,
     gathers_activations_in_float8=True,
     async_tp_hides=0.3,
@@ -94,6 +98,7 @@ LLM_FOUNDRY = Stack(
 MEGATRON = Stack(
     name="megatron",
     memory="megatron",
+    splits_layers="evenly",
     rounds_stages_up=True,
     has_fused_kernels=True,
     float8_scales="delayed",

@@ -63,8 +63,11 @@ def torchtitan_memory(
         kept += parts[-1][1] * (work.stream_bytes + work.whole_stream_bytes)
         kept += (parts[-1][1] - 1) * logits.kept_bytes
     backward = kept + block.backward_bytes() + weights.whole_bytes + weights.block_gradient_bytes
+    # Sums over microbatches settle among what the first backward of a block makes and drops: what is left between them
+    # is too small for the next block's.
+    lost = block.backward_bytes() if mesh.pp > 1 else 0
     moments = {
-        "backward of a block": (backward, backward),
+        "backward of a block": (backward, backward + lost),
         "gradient of the embedding": (weights.root_gradient_bytes + work.whole_stream_bytes,) * 2,
     }
     if logits is not None:
@@ -163,7 +166,10 @@ class _Block:
         work = self.work
         every_nth = self.recompute.mode == "selective" and self.recompute.every is not None
         kept = work.stream_bytes if every_nth else self.kept_bytes((0,))
-        return max(0, block_bytes(work) - kept) + 3 * work.hidden_bytes + work.whole_stream_bytes + work.stream_bytes
+        gradients = 3 * work.hidden_bytes + work.whole_stream_bytes + work.stream_bytes
+        # Tensor ranks' pieces of a sequence lie on its second dimension: gathered and summed, they are put in order.
+        in_order = 2 * work.whole_stream_bytes if work.tp > 1 else 0
+        return max(0, block_bytes(work) - kept) + gradients + in_order
 
     def _selective_bytes(self) -> int:
         """Every second of the products wq, wk, wv, wo, w1, w3, w2; attention; sums over tensor ranks; the input.
