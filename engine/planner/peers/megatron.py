@@ -44,12 +44,10 @@ def megatron_memory(
     params = groups.total * width
     if _is_float8(config):
         params += groups.blocks * groups.block * _FLOAT8_WEIGHTS_WIDTH
-    grads = groups.total * FLOAT32 + _unused_gradients_bytes(work)
+    grads = groups.total * FLOAT32 + _unused_gradients_bytes(work, groups)
     copies = OPTIMIZER_STATES[config.optimizer.name] + (1 if width < FLOAT32 else 0)
     optimizer = -(-groups.total // (mesh.data_ranks * mesh.cp)) * copies * FLOAT32
     kept = sum(held * len(layers) * _kept_bytes(work, recompute, config) for layers, held in parts)
-    if mesh.pp > 1:
-        kept += sum(held for _, held in parts) * work.stream_bytes
     again = _block_bytes(work, config) - _kept_bytes(work, recompute, config)
     moments = {"backward of a block": kept + again + _backward_bytes(work)}
     logits = 0
@@ -59,8 +57,10 @@ def megatron_memory(
         # And one float32 copy, in which the cross entropy does all else in place, up to its own gradient
         # (megatron/core/tensor_parallel/cross_entropy.py).
         logits = elements * (width + FLOAT32)
-        # The head's gradient is added up inside the product; what autograd is given instead is as large, and unused.
-        moments["gradient of the head"] = kept + logits + groups.head * width
+        moments["loss"] = kept + logits
+        # The head's input is gathered again, beside the input's gradient.
+        streams = (2 if work.tp > 1 else 1) * work.whole_stream_bytes
+        moments["gradient of the head"] = kept + elements * width + streams
     moment = max(moments, key=moments.__getitem__)
     peak = params + grads + optimizer + moments[moment]
     return replace(
@@ -107,14 +107,15 @@ def _backward_bytes(work: Work) -> int:
     return 3 * work.hidden_bytes + 2 * work.whole_stream_bytes
 
 
-def _unused_gradients_bytes(work: Work) -> int:
+def _unused_gradients_bytes(work: Work, groups: Groups) -> int:
     """Tensors in place of weight gradients that products have added up already, one for each shape of a weight.
 
-    Transformer Engine keeps them for good (`get_dummy_wgrad`): for query, keys and values at once, for the
-    projection, for both hidden halves at once and for what leads back.
+    Transformer Engine keeps them for good (`get_dummy_wgrad`, which megatron/core/tensor_parallel/layers.py asks too):
+    for query, keys and values at once, for the projection, for both hidden halves at once, for what leads
+    back, and for the head.
     """
     matrices = sum(weight.numel for weight in block_parameters(work.shape).values() if len(weight.shape) > 1)
-    return -(-matrices // work.tp) * work.width_bytes
+    return (-(-matrices // work.tp) + groups.head) * work.width_bytes
 
 
 def _is_float8(config: Config) -> bool:
