@@ -61,6 +61,22 @@ class Cluster(Section):
     """GPUs of one machine, or processes with `cpu`; `auto`: those here, a usual node of the named GPU, one process."""
     network_gbit_per_s_per_gpu: Positive | None = None
     """Network bandwidth between nodes for each GPU, in Gbit/s; left out: that of a usual node of this GPU."""
+    memory_gib: Positive | None = None
+    """Memory that a process has on one GPU, in GiB; left out: the card's, with `cpu` a share of this machine's."""
+    bf16_tflops: Positive | None = None
+    """Dense bfloat16 peak of one GPU, in TFLOP/s; left out: the data sheet's, or what a calibration measured."""
+    fp8_tflops: Positive | None = None
+    """Dense float8 peak of one GPU, in TFLOP/s; left out: the data sheet's, or what a calibration measured."""
+    fp32_tflops: Positive | None = None
+    """Float32 peak of one GPU without TF32, in TFLOP/s; left out: the data sheet's, or what a calibration measured."""
+    hbm_tbyte_per_s: Positive | None = None
+    """Peak rate of one GPU's memory, in TB/s; left out: the data sheet's, or what a calibration measured."""
+    nvlink_gbyte_per_s: Positive | None = None
+    """What one GPU sends over NVLink at once, one direction, in GB/s; left out: the data sheet's, or measured."""
+    pcie_gbyte_per_s: Positive | None = None
+    """What one GPU sends over PCIe at once, one direction, in GB/s; left out: the data sheet's."""
+    calibration: str = "auto"
+    """Rates that `titan doctor --measure` found: `auto` takes its file for this kind of GPU, `none` none, or a path."""
 
 
 class ShapeOverrides(Section):

@@ -11,6 +11,7 @@ from functools import cached_property
 from math import gcd, lcm
 from typing import Any, Literal
 
+from engine.calibration import CalibrationError
 from engine.config import Config, Float8, Mx
 from engine.hardware import Cluster, resolve_cluster
 from engine.legal import divisors
@@ -79,23 +80,30 @@ class Facts:
     # ── cluster and mesh ──
 
     @cached_property
-    def _found(self) -> Cluster | str:
+    def _found(self) -> Cluster | str | CalibrationError:
         if self.given_cluster is not None:
             return self.given_cluster
         try:
             return resolve_cluster(self.config.cluster)
         except LookupError as error:
             return str(error.args[0])
+        except CalibrationError as error:
+            return error
 
     @property
     def cluster(self) -> Cluster | None:
-        """The hardware; None where this machine's GPU is not in the table."""
-        return None if isinstance(self._found, str) else self._found
+        """The hardware; None where this machine's GPU is not in the table, or its calibration is damaged."""
+        return self._found if isinstance(self._found, Cluster) else None
 
     @property
     def unknown_gpu(self) -> str | None:
         """Name of this machine's GPU where the table does not have it."""
         return self._found if isinstance(self._found, str) else None
+
+    @property
+    def calibration_trouble(self) -> str | None:
+        """What is wrong with the calibration that is to be used."""
+        return self._found.message if isinstance(self._found, CalibrationError) else None
 
     @property
     def known_cluster(self) -> Cluster:

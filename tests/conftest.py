@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from gloo_pool import GlooPool
+
+
+@pytest.fixture(autouse=True)
+def _no_calibrations(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans of tests know nothing of what was measured on the machine that they run on."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / f"config-{os.urandom(4).hex()}"))
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What will run. `memory` is that of the pipeline rank that is fullest."""
+    """What will run. `memory` is that of the fullest pipeline rank; `calibration` the file of measured rates."""
 
     gpu: str
     stack: StackName
@@ -63,6 +63,7 @@ class Plan:
     time: Time
     tokens_per_s_per_gpu: float | None = None
     mfu_pct: float | None = None
+    calibration: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The plan as the plain object of `titan validate --json`."""
@@ -128,6 +129,7 @@ def plan(config: Config, cluster: Cluster | None = None, *, stack: Stack = TITAN
         time=time,
         tokens_per_s_per_gpu=speed,
         mfu_pct=None if speed is None else mfu_pct(shape, cluster.gpu, speed, seq_len=config.training.seq_len),
+        calibration=cluster.calibration,
     )
 
 

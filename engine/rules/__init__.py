@@ -15,6 +15,7 @@ from engine.features import Setting, settings
 from engine.hardware import Cluster
 from engine.planner.plan import Plan
 from engine.planner.stack import TITAN, Stack
+from engine.rules.cluster import CLUSTER_RULES
 from engine.rules.corpus import CORPUS_RULES
 from engine.rules.degrees import DEGREE_RULES
 from engine.rules.fit import FIT_RULES
@@ -40,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     *OPTIMIZATION_RULES,
     *CORPUS_RULES,
     *HARDWARE_RULES,
+    *CLUSTER_RULES,
     *FIT_RULES,
 )
 

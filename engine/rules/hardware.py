@@ -59,4 +59,17 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         edit=lambda _: {"parallelism.enable_async_tensor_parallel": False},
         why="the fused operators read a neighbour's memory directly, and have no CPU kernels",
     ),
+    Rule(
+        id="H705",
+        key="cluster.fp8_tflops",
+        needs="cluster",
+        broken=lambda f: (
+            f.config.cluster.fp8_tflops is not None
+            and (f.known_cluster.gpu.name == "cpu" or GPUS[f.known_cluster.gpu.name].fp8_flops_per_s is None)
+        ),
+        message="{cluster.gpu.name} cannot multiply float8, so fp8_tflops = {given} is not its rate",
+        fix="leave fp8_tflops out, or set cluster.gpu to h100-80 or later",
+        words=lambda f: {"given": f"{f.config.cluster.fp8_tflops:g}"},
+        why="float8 matrix products came with Hopper",
+    ),
 )

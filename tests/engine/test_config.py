@@ -10,7 +10,8 @@ from engine.keys import field_docs, field_types, value_of
 # Written by hand from the list of keys that the outside relies on; not derived from the code.
 KEYS = {
     "job": "name description dump_folder",
-    "cluster": "gpu nodes gpus_per_node network_gbit_per_s_per_gpu",
+    "cluster": "gpu nodes gpus_per_node network_gbit_per_s_per_gpu memory_gib bf16_tflops fp8_tflops fp32_tflops"
+    " hbm_tbyte_per_s nvlink_gbyte_per_s pcie_gbyte_per_s calibration",
     "model": "name flavor hf_assets_path",
     "model.shape": "dim n_layers n_heads n_kv_heads head_dim ffn_dim vocab_size rope_theta tie_embeddings",
     "training": "dataset dataset_path seq_len loss_chunks on_out_of_memory local_batch_size global_batch_size steps"

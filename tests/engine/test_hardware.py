@@ -1,12 +1,15 @@
-"""Hardware: the table of GPUs, this machine, and clusters without `auto`."""
+"""Hardware: the table of GPUs, figures and calibrations that go over it, and clusters without `auto`."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from engine.calibration import Calibration, usual_path, write
 from engine.config import Cluster as ClusterConfig
 from engine.config import GpuName
-from engine.hardware import GIB, GPUS, Machine, _visible_order, cpu_gpu, kind_of, resolve_cluster, this_machine
+from engine.hardware import GIB, GPUS, Gpu, Machine, cpu_gpu, kind_of, resolve_cluster
 
 CPU = Machine(kind="cpu", gpu_names=(), gpu_memory_bytes=(), cpus=2, memory_bytes=16 * GIB)
 TWO_H200 = Machine(
@@ -51,23 +54,6 @@ def test_a_device_is_known_by_its_name_and_memory(name: str, gib: int, kind: str
     assert kind_of(name, gib * GIB) == kind
 
 
-@pytest.mark.parametrize(
-    ("visible", "order"),
-    [
-        (None, [0, 1, 2]),
-        ("", []),
-        ("2,0", [2, 0]),
-        (" 1 ", [1]),
-        ("GPU-b,0", [1, 0]),
-        ("1,9,0", [1]),
-        ("GPU-,0", []),
-        ("-1", []),
-    ],
-)
-def test_visible_devices_are_read_like_cuda_does(visible: str | None, order: list[int]) -> None:
-    assert _visible_order(visible, ["GPU-a", "GPU-b1", "GPU-c"]) == order
-
-
 def test_auto_is_what_this_machine_has() -> None:
     cluster = resolve_cluster(ClusterConfig(), TWO_H200)
     assert (cluster.gpu.name, cluster.nodes, cluster.gpus_per_node, cluster.world_size) == ("h200", 1, 2, 2)
@@ -109,9 +95,77 @@ def test_a_given_network_goes_before_the_usual_one() -> None:
     assert resolve_cluster(ClusterConfig(gpu="cpu"), CPU).network_gbit_per_s_per_gpu is None
 
 
-def test_this_machine_has_processors_and_memory() -> None:
-    here = this_machine()
-    assert here.cpus >= 1
-    assert here.memory_bytes > GIB // 4
-    assert len(here.gpu_names) == len(here.gpu_memory_bytes)
-    assert (here.kind == "gpu") == bool(here.gpu_names)
+def test_a_given_figure_goes_before_the_tables() -> None:
+    given = ClusterConfig(
+        gpu="h200",
+        memory_gib=100.0,
+        bf16_tflops=900.0,
+        fp8_tflops=1800.0,
+        fp32_tflops=60.0,
+        hbm_tbyte_per_s=4.0,
+        nvlink_gbyte_per_s=400.0,
+        pcie_gbyte_per_s=50.0,
+    )
+    gpu = resolve_cluster(given, CPU).gpu
+    assert gpu.memory_bytes == 100 * GIB
+    assert (gpu.bf16_flops_per_s, gpu.fp8_flops_per_s, gpu.fp32_flops_per_s) == (9e14, 1.8e15, 6e13)
+    assert (gpu.hbm_bytes_per_s, gpu.nvlink_bytes_per_s, gpu.pcie_bytes_per_s) == (4e12, 4e11, 5e10)
+
+
+def test_what_is_not_given_stays_the_tables() -> None:
+    assert resolve_cluster(ClusterConfig(gpu="h200", memory_gib=100.0), CPU).gpu == replace(
+        GPUS["h200"], memory_bytes=100 * GIB
+    )
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+def test_a_gpu_multiplies_float32_slower_than_bfloat16(gpu: Gpu) -> None:
+    assert gpu.fp32_flops_per_s is not None
+    assert gpu.bf16_flops_per_s is not None
+    assert 1e13 < gpu.fp32_flops_per_s < gpu.bf16_flops_per_s
+
+
+def measured(gpu: str, host: str = "here") -> None:
+    """A calibration at its usual place: half of an H200."""
+    rates = {"bf16_tflops": 400.0, "hbm_tbyte_per_s": 2.0, "nvlink_gbyte_per_s": 200.0, "attention_tflops": 250.0}
+    about = {"gpu": gpu, "gpu_name": gpu, "host": host, "date": "2026-11-30", "versions": {}}
+    write(Calibration(**about, sustained=rates), usual_path(gpu))
+
+
+def test_a_calibration_of_the_gpu_is_used_and_named() -> None:
+    measured("h200")
+    cluster = resolve_cluster(ClusterConfig(gpu="h200"), CPU)
+    assert cluster.gpu.sustained_bf16_flops_per_s == 4e14
+    assert cluster.gpu.sustained_hbm_bytes_per_s == 2e12
+    assert cluster.gpu.sustained_nvlink_bytes_per_s == 2e11
+    assert cluster.gpu.bf16_flops_per_s == GPUS["h200"].bf16_flops_per_s
+    assert cluster.calibration == str(usual_path("h200"))
+
+
+def test_a_calibration_is_not_used_for_another_gpu_nor_where_none_is_wanted() -> None:
+    measured("h200")
+    for config in (ClusterConfig(gpu="h100-80"), ClusterConfig(gpu="h200", calibration="none")):
+        cluster = resolve_cluster(config, CPU)
+        assert (cluster.calibration, cluster.gpu) == (None, GPUS[config.gpu])
+
+
+def test_a_given_figure_goes_before_what_was_measured_of_the_same() -> None:
+    measured("h200")
+    gpu = resolve_cluster(ClusterConfig(gpu="h200", bf16_tflops=900.0), CPU).gpu
+    assert gpu.sustained_bf16_flops_per_s is None
+    assert gpu.sustained_attention_flops_per_s is None
+    assert gpu.sustained_hbm_bytes_per_s == 2e12
+
+
+def test_processes_of_a_cpu_share_what_was_measured_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.node", lambda: "here")
+    measured("cpu")
+    one, four = (resolve_cluster(ClusterConfig(gpu="cpu", gpus_per_node=count), CPU).gpu for count in (1, 4))
+    assert one.sustained_bf16_flops_per_s == 4e14
+    assert four.sustained_bf16_flops_per_s == 1e14
+
+
+def test_a_cpu_is_not_planned_with_the_rates_of_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.node", lambda: "elsewhere")
+    measured("cpu")
+    assert resolve_cluster(ClusterConfig(gpu="cpu"), CPU).calibration is None

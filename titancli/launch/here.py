@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from engine.errors import Finding, Severity
-from engine.hardware import GPUS, Cluster, Gpu, Machine, kind_of, resolve_cluster
+from engine.hardware import GPUS, Cluster, Gpu, Machine, calibrated, kind_of, resolve_cluster
 from engine.sources import Loaded, locate
 from titancli import figures
 
@@ -59,26 +59,29 @@ def _compare_cards(loaded: Loaded, needed: Cluster, machine: Machine) -> Compari
             )
             fix = f"launch it on {needed.gpu.name}, or set cluster.gpu to the nearest of {', '.join(GPUS)}"
             return Comparison((_finding(loaded, "H804", "cluster.gpu", message, fix),))
-        lacks = _lacks(GPUS[kind], needed.gpu)
+        lacks = _lacks(GPUS[kind], needed.gpu, same=_same(kind, needed.gpu.name))
         if lacks:
             message = f"this run is made for {needed.gpu.name}, and this machine's {kind} has {' and '.join(lacks)}"
             fix = f'launch it on {needed.gpu.name}, or set cluster.gpu = "{kind}" and a layout that fits it'
             return Comparison((_finding(loaded, "H805", "cluster.gpu", message, fix),))
         known.append(GPUS[kind])
     weakest = min(known, key=lambda gpu: gpu.memory_bytes)
-    if all(_same(gpu, needed.gpu) for gpu in known):
+    if all(_same(gpu.name, needed.gpu.name) for gpu in known):
         return Comparison()
     message = f"this run is made for {needed.gpu.name}, and runs on {weakest.name} here: planned anew for it"
     fix = f'set cluster.gpu = "{weakest.name}" where it is always run here'
     warning = _finding(loaded, "H806", "cluster.gpu", message, fix, severity="warning")
-    return Comparison((warning,), replace(needed, gpu=weakest))
+    gpu, calibration = calibrated(weakest, "none" if loaded.config.cluster.calibration == "none" else "auto")
+    return Comparison((warning,), replace(needed, gpu=gpu, calibration=calibration))
 
 
-def _lacks(here: Gpu, needed: Gpu) -> list[str]:
-    """What a GPU is short of, in words."""
+def _lacks(here: Gpu, needed: Gpu, *, same: bool) -> list[str]:
+    """What a GPU is short of, in words; of the config's own kind it can only be memory that the config promises."""
     lacks: list[str] = []
     if here.memory_bytes < needed.memory_bytes:
         lacks.append(f"{figures.memory(here.memory_bytes)} of memory instead of {figures.memory(needed.memory_bytes)}")
+    if same:
+        return lacks
     if needed.fp8_flops_per_s is not None and here.fp8_flops_per_s is None:
         lacks.append("no float8")
     if needed.has_mxfp8 and not here.has_mxfp8:
@@ -88,9 +91,9 @@ def _lacks(here: Gpu, needed: Gpu) -> list[str]:
     return lacks
 
 
-def _same(here: Gpu, needed: Gpu) -> bool:
+def _same(here: str, needed: str) -> bool:
     """Whether two entries of the table are one and the same hardware under two names."""
-    return replace(here, name=needed.name) == needed
+    return replace(GPUS[here], name=needed) == GPUS[needed]
 
 
 def _cpu_findings(loaded: Loaded, needed: Cluster, machine: Machine) -> tuple[Finding, ...]:
