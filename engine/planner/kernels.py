@@ -41,12 +41,12 @@ _HOPPER = Chip(
     attention={"cudnn": (0.65, 0.56), "flash2": (0.34, 0.32), "flash1": (0.19, 0.19)},
     multiprocessors=132,
 )
-# The same chip at 500 instead of 700 W. Some 150 W are memory and leakage, and a clock goes with about the square root
-# of the rest, or a little more: 0.78.
+# The same chip at 500 instead of 700 W, of which some 150 are memory and leakage: a clock goes with a little less than
+# the square root of the rest, 0.82 (torchtitan's rows on such cards, 22 of them, lie around it).
 _HOPPER_500_W = replace(
     _HOPPER,
-    products=0.78 * _HOPPER.products,
-    attention={name: (0.78 * forward, 0.78 * backward) for name, (forward, backward) in _HOPPER.attention.items()},
+    products=0.82 * _HOPPER.products,
+    attention={name: (0.82 * forward, 0.82 * backward) for name, (forward, backward) in _HOPPER.attention.items()},
 )
 # FlashAttention 2: arXiv 2307.08691, figures 4 to 6; version 1 half of that. Products: 250 of
 # 312 TFLOP/s, by the runs of llm-foundry and torchtitan on one node.
@@ -68,7 +68,12 @@ _CDNA = Chip(
     attention={"cudnn": (0.3, 0.22), "flash2": (0.3, 0.22), "flash1": (0.1, 0.1)},
     multiprocessors=304,
 )
+# Of a processor only what was measured is known; the shares of attention are those of one matrix product after another.
+_PROCESSOR = Chip(
+    products=1.0, attention={"cudnn": (0.5, 0.4), "flash2": (0.5, 0.4), "flash1": (0.5, 0.4)}, multiprocessors=1
+)
 _CHIPS = {
+    "cpu": _PROCESSOR,
     "h100-95": _HOPPER_500_W,
     "h100-96": _HOPPER_500_W,
     "a100-40": _AMPERE,
@@ -80,6 +85,9 @@ _CHIPS = {
 
 # Float8 against bfloat16: 1,260 of 1,979 where bfloat16 reaches 675 of 989, by power again.
 _FP8_SHARE = 0.95
+# A calibration measures in a row: a product of 8,192 cubed, whose ramps and last wave take 5 %, at the power limit,
+# which takes another 5 % in bfloat16; and attention of 8,192 tokens with 32 heads, a little short of the longest.
+_BEYOND_A_CUBE, _BEYOND_A_FLOAT8_CUBE, _BEYOND_8192_TOKENS = 1.10, 1.08, 1.14
 # Tiles that products are cut into, and what the smaller ones reach of the largest one's rate.
 _TILES = ((128, 256, 1.0), (128, 128, 0.93), (64, 128, 0.8), (64, 64, 0.6))
 # What a multiprocessor needs to fetch the first and write the last of one tile, and a kernel to start behind another.
@@ -196,20 +204,24 @@ def kernels_of(cluster: Cluster, stack: Stack) -> Kernels | None:
 
 @cache
 def _kernels(gpu: Gpu, stack: Stack) -> Kernels | None:
-    bf16 = gpu.bf16_flops_per_s or gpu.sustained_bf16_flops_per_s
+    bf16 = gpu.bf16_flops_per_s or gpu.sustained_bf16_flops_per_s or gpu.sustained_fp32_flops_per_s
     hbm = gpu.sustained_hbm_bytes_per_s or (gpu.hbm_bytes_per_s and _HBM_SHARE * gpu.hbm_bytes_per_s)
     if bf16 is None or hbm is None:
         return None
     chip = _CHIPS.get(gpu.name, _HOPPER)
-    products = gpu.sustained_bf16_flops_per_s or chip.products * bf16
-    fp8 = gpu.sustained_fp8_flops_per_s or (gpu.fp8_flops_per_s and _FP8_SHARE * chip.products * gpu.fp8_flops_per_s)
+    products, fp8 = chip.products * bf16, gpu.fp8_flops_per_s and _FP8_SHARE * chip.products * gpu.fp8_flops_per_s
+    if gpu.sustained_bf16_flops_per_s is not None:
+        products = _BEYOND_A_CUBE * gpu.sustained_bf16_flops_per_s
+    if gpu.sustained_fp8_flops_per_s is not None:
+        fp8 = _BEYOND_A_FLOAT8_CUBE * gpu.sustained_fp8_flops_per_s
+    fp32 = gpu.sustained_fp32_flops_per_s or _FP32_SHARE * (gpu.fp32_flops_per_s or _FP32_SHARE_OF_BF16 * bf16)
     # CUDA 11 ran Ampere's kernels on Hopper.
     factor = stack.hopper_products if chip in (_HOPPER, _HOPPER_500_W) else 1.0
     forward, backward = _attention_rates(gpu, chip, stack, products=products)
     return Kernels(
         bf16_flops_per_s=factor * products,
         fp8_flops_per_s=fp8 and factor * fp8,
-        fp32_flops_per_s=_FP32_SHARE * (gpu.fp32_flops_per_s or _FP32_SHARE_OF_BF16 * bf16),
+        fp32_flops_per_s=fp32,
         attention=stack.attention,
         attention_forward_flops_per_s=forward,
         attention_backward_flops_per_s=backward,
@@ -228,5 +240,5 @@ def _attention_rates(gpu: Gpu, chip: Chip, stack: Stack, *, products: float) -> 
     scale = products / chip.products
     if gpu.sustained_attention_flops_per_s is not None:
         best_forward, best_backward = chip.attention["cudnn"]
-        scale = gpu.sustained_attention_flops_per_s * (2 / best_forward + 5 / best_backward) / 7
+        scale = _BEYOND_8192_TOKENS * gpu.sustained_attention_flops_per_s * (2 / best_forward + 5 / best_backward) / 7
     return scale * forward, scale * backward

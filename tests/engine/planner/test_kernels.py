@@ -51,12 +51,29 @@ def test_a_measured_rate_stands_before_the_usual_share():
     assert slow.matmul_s(65_536, 8192, 8192) == pytest.approx(2 * fast.matmul_s(65_536, 8192, 8192), rel=0.03)
 
 
+def test_a_calibration_of_h200_changes_little():
+    usual = kernels()
+    measured = kernels(
+        sustained_bf16_flops_per_s=657e12,
+        sustained_fp8_flops_per_s=1280e12,
+        sustained_fp32_flops_per_s=50e12,
+        sustained_attention_flops_per_s=533e12,
+        sustained_hbm_bytes_per_s=4.27e12,
+    )
+    assert measured.bf16_flops_per_s == pytest.approx(usual.bf16_flops_per_s, rel=0.02)
+    assert measured.fp8_flops_per_s == pytest.approx(usual.fp8_flops_per_s, rel=0.02)
+    assert measured.fp32_flops_per_s == pytest.approx(usual.fp32_flops_per_s, rel=0.02)
+    assert measured.attention_forward_flops_per_s == pytest.approx(usual.attention_forward_flops_per_s, rel=0.06)
+    assert measured.hbm_bytes_per_s == pytest.approx(usual.hbm_bytes_per_s, rel=0.02)
+
+
 def test_a_cpu_with_measured_rates_has_kernels():
     measured = replace(cpu_gpu(1 << 36, 2), sustained_bf16_flops_per_s=1e11, sustained_hbm_bytes_per_s=1e10)
     cpu = Cluster(gpu=measured, nodes=1, gpus_per_node=2, network_gbit_per_s_per_gpu=None)
     found = kernels_of(cpu, TITAN)
     assert found is not None
     assert found.memory_s(1e10) == pytest.approx(1.0)
+    assert found.matmul_s(512, 512, 512) == pytest.approx(2 * 512**3 / 1e11, rel=0.15)
 
 
 def test_products_take_what_was_measured_on_h200():
