@@ -24,12 +24,13 @@ from tests.bench.published.case import GIB, Case
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
-    """One row of one table: what was measured, what was predicted, in `unit`."""
+    """One row of one table: what was measured, what was predicted, in `unit`, and what is known of the run beside it."""
 
     id: str
     measured: float
     predicted: float
     unit: str
+    note: str = ""
 
     @property
     def pct(self) -> float:
@@ -66,7 +67,7 @@ def memory_error(case: Case) -> Error:
     memory = case.plan().memory
     held = memory.reserved_bytes if case.memory_is == "reserved" else memory.peak_bytes
     assert held is not None, "a GPU has an allocator"
-    return Error(id=case.id, measured=case.memory_gib, predicted=held / GIB, unit="GiB")
+    return Error(id=case.id, measured=case.memory_gib, predicted=held / GIB, unit="GiB", note=case.note)
 
 
 def is_pipelined(case: Case) -> bool:
@@ -112,7 +113,8 @@ def show(name: str, errors: Sequence[Error]) -> Summary:
     numbers = f"mean {found.mean_abs_pct:.1f} %, largest {found.largest_abs_pct:.1f} %, bias {found.bias_pct:+.1f} %"
     print(f"\n{name}: {numbers}, {found.within_20_pct:.0f} % of rows within 20 %")
     for error in sorted(errors, key=lambda error: -abs(error.pct)):
-        print(f"  {error.id:<12} {error.measured:10.2f} {error.predicted:10.2f} {error.unit:<8} {error.pct:+6.1f} %")
+        numbers = f"{error.measured:10.2f} {error.predicted:10.2f} {error.unit:<8} {error.pct:+6.1f} %"
+        print(f"  {error.id:<12} {numbers}  {error.note}".rstrip())
     return found
 
 
