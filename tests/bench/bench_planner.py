@@ -24,7 +24,7 @@ from tests.bench.published.case import GIB, Case
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
-    """One row of one table: what was measured, what was predicted, in `unit`, and what is known of the run beside it."""
+    """One row of one table: what was measured and what was predicted, in `unit`; and a word about the run."""
 
     id: str
     measured: float
