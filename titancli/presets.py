@@ -1,7 +1,7 @@
 """`titan presets`: the configs that titan ships, and what each is for.
 
-Shows what the presets' own plans say. Speed is null until titan has a model of time, and what is
-verified until it was measured on the hardware that the preset names.
+Shows what the presets' own plans predict, beside what others published of such a run. What is verified is null until it
+was measured on the hardware that the preset names.
 """
 
 from __future__ import annotations
@@ -15,9 +15,15 @@ from typing import Any
 
 from engine.config import Config
 from engine.hardware import resolve_cluster
+from engine.keys import with_values
 from engine.planner.plan import Plan, plan
+from engine.planner.stack import STACKS
 from engine.sources import load, preset_names
 from titancli import figures, report
+from titancli.plan_text import why_no_speed
+from titancli.published import Published, published_runs
+
+_NOT_VERIFIED = {"tokens_per_s_per_gpu": None, "mfu_pct": None, "peak_bytes": None, "reserved_bytes": None}
 
 
 def presets(*, as_json: bool) -> int:
@@ -30,7 +36,8 @@ def presets(*, as_json: bool) -> int:
         _say(*row)
     width = min(100, shutil.get_terminal_size().columns)
     for text in (
-        "n/a: titan has no model of time yet, and these presets were not measured yet",
+        "predicted: by titan's plan, for its own engine; published: what another engine reached, by its authors' own "
+        "account; verified, on the GPUs named, is none of them yet",
         "try one: titan validate --preset NAME; train with it: titan launch --preset NAME",
     ):
         report.say(textwrap.fill(text, width), tint="faint")
@@ -49,6 +56,7 @@ def _configs() -> list[tuple[str, Config]]:
 
 
 def _to_json(name: str, config: Config, resolved: Plan) -> dict[str, Any]:
+    run = published_runs().get(name)
     return {
         "name": name,
         "description": config.job.description,
@@ -61,28 +69,75 @@ def _to_json(name: str, config: Config, resolved: Plan) -> dict[str, Any]:
         "layout": report.layout(resolved),
         "seq_len": config.training.seq_len,
         "tokens_per_step": resolved.tokens_per_step,
-        "predicted": {
-            "tokens_per_s_per_gpu": resolved.tokens_per_s_per_gpu,
-            "mfu_pct": resolved.mfu_pct,
-            "peak_bytes": resolved.memory.peak_bytes,
-        },
-        "verified": {"tokens_per_s_per_gpu": None, "mfu_pct": None, "peak_bytes": None},
+        "predicted": _figures(resolved),
+        "published": None if run is None else _published_json(config, run),
+        "verified": _NOT_VERIFIED,
     }
+
+
+def _figures(resolved: Plan) -> dict[str, float | int | None]:
+    return {
+        "tokens_per_s_per_gpu": resolved.tokens_per_s_per_gpu,
+        "mfu_pct": resolved.mfu_pct,
+        "peak_bytes": resolved.memory.peak_bytes,
+        "reserved_bytes": resolved.memory.reserved_bytes,
+    }
+
+
+def _published_json(config: Config, run: Published) -> dict[str, Any]:
+    """What was published, and what the planner predicts of the engine that ran it."""
+    theirs = plan_of_published(config, run)
+    return {
+        "tokens_per_s_per_gpu": run.tokens_per_s_per_gpu,
+        "reserved_bytes": run.held_bytes,
+        "engine": run.engine,
+        "gpu": theirs.gpu,
+        "layout": report.layout(theirs),
+        "config": run.config,
+        "source": run.source,
+        "predicted": _figures(theirs),
+    }
+
+
+def plan_of_published(config: Config, run: Published) -> Plan:
+    """The plan of a published run, on its own GPUs, for the engine that ran it."""
+    asked = with_values(config, run.config)
+    return plan(asked, resolve_cluster(asked.cluster), stack=STACKS[run.engine])
 
 
 def _say(name: str, config: Config, resolved: Plan) -> None:
     width = min(100, shutil.get_terminal_size().columns)
-    predicted = figures.rate(resolved.tokens_per_s_per_gpu)
-    facts = (
+    facts = [
         ("model", f"{config.model.name} {config.model.flavor}, {figures.amount(resolved.parameters)} parameters"),
         ("runs on", report.devices(resolved.gpu, resolved.world_size)),
         ("layout", report.layout(resolved)),
         ("sequence", f"{config.training.seq_len:,} tokens; {resolved.tokens_per_step:,} tokens a step"),
-        ("peak memory", f"predicted {figures.memory(resolved.memory.peak_bytes)}, verified {figures.not_known()}"),
-        ("tokens/s/GPU", f"predicted {predicted}, verified {figures.not_known()}"),
-    )
+        ("predicted", _predicted(resolved)),
+        *_published(config, published_runs().get(name)),
+        ("verified", figures.not_known()),
+    ]
     report.say(name, tint="good")
     for label, text in facts:
         indent = f"  {label:<13} "
         report.say(textwrap.fill(text, width, initial_indent=indent, subsequent_indent=" " * len(indent)))
     report.say("")
+
+
+def _predicted(resolved: Plan) -> str:
+    memory = resolved.memory
+    rate = figures.rate(resolved.tokens_per_s_per_gpu, why_no_speed(resolved.gpu))
+    mfu = f" (MFU {figures.percent(resolved.mfu_pct)})" if resolved.mfu_pct is not None else ""
+    held = f", {figures.memory(memory.reserved_bytes)} held by the allocator" if memory.reserved_bytes else ""
+    return f"tokens/s/GPU {rate}{mfu}; memory {figures.memory(memory.peak_bytes)} at its fullest{held}"
+
+
+def _published(config: Config, run: Published | None) -> list[tuple[str, str]]:
+    """The row of the published run: its figures, the planner's for the engine that ran it, and where it stands."""
+    if run is None:
+        return []
+    theirs = plan_of_published(config, run)
+    rate, held = figures.rate(theirs.tokens_per_s_per_gpu), figures.memory(theirs.memory.reserved_bytes)
+    text = f"tokens/s/GPU {figures.rate(run.tokens_per_s_per_gpu)}; {figures.memory(run.held_bytes)} held; by "
+    text += f"{run.engine} on {report.devices(theirs.gpu, theirs.world_size)}, {report.layout(theirs)} "
+    text += f"(the plan for it: {rate}; {held}); {run.source}"
+    return [("published", text)]

@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One run: GPUs it takes, and the flags over preset fsdp-8b."""
+    """One run: GPUs it takes, and the flags over preset fsdp-8b in bfloat16, one sequence at once, all kept."""
 
     name: str
     gpus: int
@@ -43,6 +43,9 @@ def run(row: Row, gpu: str, folder: Path, *, steps: int, log_freq: int) -> dict[
     command = [sys.executable, "-m", "titancli", "launch", "--preset", "fsdp-8b", "--name", "bench"]
     command += [f"--cluster.gpu={gpu}", f"--cluster.gpus_per_node={row.gpus}", f"--job.dump_folder={folder}"]
     command += [f"--training.steps={steps}", f"--metrics.log_freq={log_freq}"]
+    float8 = "--no-quantize.dense.float8"
+    command += [f"{float8}.enable", f"{float8}.enable_fsdp_float8_all_gather"]
+    command += ["--training.local_batch_size=1", "--activation_checkpoint.mode=none"]
     command += ["--parallelism.data_parallel_shard_degree=-1", *row.flags]
     began_s = time.perf_counter()
     done = subprocess.run(command, check=False, capture_output=True, text=True)

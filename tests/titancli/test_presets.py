@@ -21,17 +21,35 @@ def test_json_has_model_gpus_and_layout_of_every_preset(titan: Callable[..., Any
     assert rows["fsdp-8b"]["parameters"] == 8_030_261_248
 
 
-def test_figures_that_nobody_knows_are_null(titan: Callable[..., Any]) -> None:
+def test_json_predicts_every_preset_and_claims_no_measurement(titan: Callable[..., Any]) -> None:
     for row in json.loads(titan("presets", "--json").out):
-        speeds = {value for name, value in row["predicted"].items() if name != "peak_bytes"}
-        assert speeds | set(row["verified"].values()) == {None}
-        assert row["predicted"]["peak_bytes"] > 0
+        predicted = row["predicted"]
+        assert set(row["verified"].values()) == {None}
+        assert row["verified"].keys() == predicted.keys()
+        assert predicted["peak_bytes"] > 0
+        known = {name: value is not None for name, value in predicted.items() if name != "peak_bytes"}
+        assert set(known.values()) == {row["gpu"] != "cpu"}
+
+
+def test_json_has_what_was_published_and_who_says_so(titan: Callable[..., Any]) -> None:
+    rows = {row["name"]: row["published"] for row in json.loads(titan("presets", "--json").out)}
+    assert rows["quickstart"] is None
+    del rows["quickstart"]
+    found = {name: (run["tokens_per_s_per_gpu"], run["reserved_bytes"], run["engine"]) for name, run in rows.items()}
+    assert found == {
+        "fsdp-8b": (8532, round(76.8 * 2**30), "torchtitan"),
+        "2d-70b": (876, round(67.6 * 2**30), "torchtitan"),
+        "3d-405b": (128, round(72.7 * 2**30), "torchtitan"),
+        "4d-405b-long": (31, round(77.1 * 2**30), "torchtitan"),
+    }
+    assert all(run["source"] and run["predicted"]["tokens_per_s_per_gpu"] for run in rows.values())
 
 
 def test_list_is_for_people_and_ends_with_what_to_type(titan: Callable[..., Any]) -> None:
     text = titan("presets").out
     assert text.startswith("quickstart\n")
-    assert "predicted n/a, verified n/a" in text
+    assert "tokens/s/GPU n/a" in text
+    assert " ".join(text.split()).count("verified n/a") == 5
     assert "titan launch --preset NAME" in text.splitlines()[-1]
 
 
