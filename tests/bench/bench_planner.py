@@ -120,7 +120,8 @@ def show(name: str, errors: Sequence[Error]) -> Summary:
 
 def show_orders() -> dict[str, object]:
     """Prints rankings, moves and scaling; gives them as rows."""
-    rankings, moves, scaling = speed.rankings(), speed.moves(), speed.scaling()
+    rankings = [speed.ranking(group) for group in vtrain.groups()]
+    moves, scaling = [speed.move(name) for name in speed.MOVES], speed.scaling()
     print("\nranking of layouts of one job: regret, Spearman, what was chosen and what was best")
     for found in rankings:
         print(f"  {found.group:<8} {found.regret_pct:5.1f} % {found.spearman:6.2f}   {found.chosen} | {found.best}")

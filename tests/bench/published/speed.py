@@ -72,13 +72,9 @@ def measured(case: Case) -> float:
     return case.tokens_per_s_per_gpu
 
 
-def rankings() -> list[Ranking]:
-    """vTrain's two jobs."""
-    return [ranking(group, cases) for group, cases in vtrain.groups().items()]
-
-
-def ranking(group: str, cases: Sequence[Case]) -> Ranking:
-    """How the predicted order of cases of one job compares with the measured one."""
+def ranking(group: str) -> Ranking:
+    """How the predicted order of the layouts of one of vTrain's jobs compares with the measured one."""
+    cases = vtrain.groups()[group]
     real = [measured(case) for case in cases]
     predicted = [speed_of(case.plan()) for case in cases]
     chosen, best = max(zip(predicted, range(len(cases)), strict=True))[1], real.index(max(real))
@@ -104,8 +100,8 @@ def _ranks(values: Sequence[float]) -> list[int]:
     return [order.index(index) for index in range(len(values))]
 
 
-# Row before, row after.
-_MOVES = {
+# Name of a change: row before, row after.
+MOVES = {
     "async TP, 70B on 256, float8": ("tt-a11", "tt-a12"),
     "async TP, 70B on 256, float8 by rows": ("tt-b5", "tt-b6"),
     "compile, 8B on 8": ("tt-a1", "tt-a2"),
@@ -116,17 +112,15 @@ _MOVES = {
 }
 
 
-def moves() -> list[Move]:
-    """Pairs of torchtitan's rows that differ in one setting."""
+def move(name: str) -> Move:
+    """A pair of torchtitan's rows that differ in one setting."""
     cases = {case.id: case for case in torchtitan.cases()}
-    return [
-        Move(
-            name=name,
-            published_pct=100 * (measured(cases[after]) / measured(cases[before]) - 1),
-            predicted_pct=100 * (speed_of(cases[after].plan()) / speed_of(cases[before].plan()) - 1),
-        )
-        for name, (before, after) in _MOVES.items()
-    ]
+    before, after = (cases[row] for row in MOVES[name])
+    return Move(
+        name=name,
+        published_pct=100 * (measured(after) / measured(before) - 1),
+        predicted_pct=100 * (speed_of(after.plan()) / speed_of(before.plan()) - 1),
+    )
 
 
 def scaling() -> list[Scaling]:
