@@ -24,7 +24,7 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 # What the parser itself ends with where nobody reads its output any more.
 _BROKEN_PIPE = 1
 _DOTTED = re.compile(r"--[\w-]+\.[\w.-]+(=.*)?", re.DOTALL)
-_TAKES_CONFIG = ("launch", "validate")
+_TAKES_CONFIG = ("launch", "validate", "plan")
 _KEYS = "Any key of the config can be given as a flag: --section.key VALUE, --section.key=VALUE, --no-section.key."
 
 app = typer.Typer(
@@ -87,6 +87,45 @@ def validate(
     from titancli.validate import validate
 
     return validate(config, preset, context.obj, stack=stack, dry_run=dry_run, as_json=json)
+
+
+@app.command(epilog=_KEYS)
+def plan(
+    context: typer.Context,
+    config: _Config = None,
+    preset: _Preset = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="8B, or with a family: qwen3 32B.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", metavar="KIND", help="h100-80, h200, ..., cpu or auto.")] = None,
+    nodes: Annotated[str | None, typer.Option("--nodes", metavar="N", help="Machines.")] = None,
+    gpus_per_node: Annotated[str | None, typer.Option("--gpus-per-node", metavar="N", help="GPUs of each.")] = None,
+    seq_len: Annotated[str | None, typer.Option("--seq-len", metavar="N", help="Tokens of a sequence.")] = None,
+    goal: Annotated[
+        str, typer.Option("--goal", metavar="GOAL", help="prototype, production or max-performance.")
+    ] = "production",
+    global_batch: Annotated[
+        str | None, typer.Option("--global-batch", metavar="N", help="Sequences of a step; free without.")
+    ] = None,
+    top: Annotated[str, typer.Option("--top", metavar="N", help="Layouts to show.")] = "5",
+    output: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Write the best as a config.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    json: _Json = False,
+) -> int:
+    """Search the best layouts of a model on GPUs; keys given as flags are kept."""
+    from titancli.plan import Asked, plan
+
+    asked = Asked(
+        model=model,
+        gpu=gpu,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        seq_len=seq_len,
+        global_batch=global_batch,
+        goal=goal,
+        top=top,
+    )
+    return plan(config, preset, context.obj, asked, output=output, force=force, as_json=json)
 
 
 @app.command()

@@ -37,7 +37,7 @@ def test_wrong_command_names_the_nearest(titan: Callable[..., Any]) -> None:
 
 
 def test_wrong_command_with_no_near_one_lists_all(titan: Callable[..., Any]) -> None:
-    assert "use one of launch, validate, presets, monitor, logs" in titan("zzzz").err
+    assert "use one of launch, validate, plan, presets, monitor, logs" in titan("zzzz").err
 
 
 def test_wrong_flag_names_the_nearest(titan: Callable[..., Any]) -> None:
@@ -75,7 +75,7 @@ def test_usage_errors_with_json_leave_stdout_empty(titan: Callable[..., Any]) ->
 def test_without_words_it_helps(titan: Callable[..., Any]) -> None:
     ran = titan()
     assert ran.code == 0
-    assert all(f"  {command}" in ran.out for command in ("launch", "validate", "presets", "monitor", "logs"))
+    assert all(f"  {command}" in ran.out for command in ("launch", "validate", "plan", "presets", "monitor", "logs"))
 
 
 def test_version_is_that_of_the_package(titan: Callable[..., Any]) -> None:

@@ -1,0 +1,160 @@
+"""What one way to run one layout holds and takes, worked out as cheaply as can be.
+
+Knows how to share what layouts have in common: the weights of pipeline ranks, and of ranks alike only those that can be
+fullest are counted. Gives the numbers of plan(), which the tests hold it to. Does not choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import inf
+from typing import Any
+
+from engine.config import Config
+from engine.hardware import Cluster
+from engine.keys import with_values
+from engine.planner.batch import Batch, batches_of
+from engine.planner.compute import stage_compute
+from engine.planner.held import Held, Rank, ranks_of
+from engine.planner.kernels import kernels_of
+from engine.planner.recompute import Recompute, recompute_choices
+from engine.planner.schedule import V_SHAPED, ZERO_BUBBLE, takes_microbatches
+from engine.planner.search.layouts import Layout
+from engine.planner.search.options import LOCAL_BATCH, MICROBATCH, Options
+from engine.planner.timing import Time, speed_of, time_of
+from engine.shapes import ModelShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One layout with its options and batch, judged. `tokens_per_s_per_gpu` is None where no speed is known."""
+
+    layout: Layout
+    options: Options
+    batch: Batch
+    needed_bytes: int
+    time: Time
+    tokens_per_s_per_gpu: float | None
+
+    def values(self) -> dict[str, Any]:
+        """The dotted keys that make it."""
+        batch: dict[str, Any] = {LOCAL_BATCH: self.batch.local}
+        if self.layout.mesh.pp > 1:
+            batch[MICROBATCH] = self.batch.microbatch
+        return self.layout.values() | self.options.values(self.layout) | batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A layout with options and a microbatch size: all but how many sequences it takes."""
+
+    layout: Layout
+    options: Options
+    held: Held
+    fullest: Held
+    recompute: Recompute
+
+    @property
+    def config(self) -> Config:
+        """The config that says so, its batch still open."""
+        return self.held.config
+
+    def batches(self) -> list[Batch]:
+        """The batches that it is tried with, the smallest first; at most one where it is given."""
+        layout, given = self.layout, self.config.training.local_batch_size
+        pp, stages = layout.mesh.pp, layout.mesh.pp * layout.stages_a_rank
+        if given == "auto":
+            return batches_of(self.config, data_ranks=layout.mesh.data_ranks, stage_count=stages)
+        if pp == 1:
+            return [Batch(local=given, microbatch=given)]
+        count, rest = divmod(given, self.config.parallelism.pipeline_parallel_microbatch_size)
+        if rest or not count or not takes_microbatches(layout.schedule, microbatches=count, pp=pp, stages=stages):
+            return []
+        return [Batch(local=given, microbatch=given // count)]
+
+    def needed_bytes(self, batch: Batch) -> int:
+        """What the fullest rank takes."""
+        return max(memory.needed_bytes for memory in self.fullest.memories(batch, self.recompute))
+
+    def most_tokens_per_s(self, batch: Batch, cluster: Cluster) -> float:
+        """A speed that it cannot exceed: kernels alone, evenly on all ranks, and the least bubble; inf if unknown."""
+        kernels = kernels_of(cluster, self.held.stack)
+        if kernels is None:
+            return inf
+        mesh = self.layout.mesh
+        work = self.held.work(batch)
+        whole = stage_compute(
+            self.config,
+            work,
+            self.recompute,
+            layers=self.held.shape.n_layers,
+            has_embedding=True,
+            has_head=True,
+            kernels=kernels,
+            stack=self.held.stack,
+        )
+        bubble = 0.0
+        if self.layout.schedule not in ZERO_BUBBLE:
+            bubble = (mesh.pp - 1) / (self.layout.stages_a_rank * max(1, batch.microbatches))
+        return work.tokens / (whole.total_s * mesh.tp * (1 + bubble))
+
+    def point(self, batch: Batch, needed_bytes: int, *, cluster: Cluster | None) -> Point:
+        """It with a batch, and its time on a cluster, where somebody wants to know it."""
+        time = Time() if cluster is None else time_of(self.held, cluster, batch, self.recompute)
+        return Point(
+            layout=self.layout,
+            options=self.options,
+            batch=batch,
+            needed_bytes=needed_bytes,
+            time=time,
+            tokens_per_s_per_gpu=speed_of(self.held, batch, time),
+        )
+
+
+class Ways:
+    """Makes ways; keeps the pipeline ranks that layouts have in common."""
+
+    def __init__(self, config: Config, cluster: Cluster, shape: ModelShape) -> None:
+        self._config, self._cluster, self._shape = config, cluster, shape
+        self._ranks: dict[tuple[Any, ...], tuple[Rank, ...]] = {}
+
+    def of(self, layout: Layout, options: Options, microbatch: int | None = None) -> Way:
+        """A layout in one way; `microbatch` where it is a pipeline."""
+        values = layout.values() | options.values(layout)
+        config = with_values(self._config, values if microbatch is None else values | {MICROBATCH: microbatch})
+        ranks = self._ranks_of(layout, config)
+        held = Held(config=config, shape=self._shape, mesh=layout.mesh, ranks=ranks, gpu=self._cluster.gpu.name)
+        fullest = Held(
+            config=config, shape=self._shape, mesh=layout.mesh, ranks=_fullest(ranks), gpu=self._cluster.gpu.name
+        )
+        recompute = recompute_choices(config.activation_checkpoint)[0]
+        return Way(layout=layout, options=options, held=held, fullest=fullest, recompute=recompute)
+
+    def _ranks_of(self, layout: Layout, config: Config) -> tuple[Rank, ...]:
+        mesh = layout.mesh
+        turns = layout.schedule in V_SHAPED
+        key = (mesh.pp, mesh.tp, mesh.fsdp, layout.stages_a_rank, layout.layers_per_stage, turns)
+        if key not in self._ranks:
+            self._ranks[key] = ranks_of(
+                config,
+                self._shape,
+                mesh,
+                stages_a_rank=layout.stages_a_rank,
+                capacity_bytes=self._cluster.gpu.memory_bytes,
+            )
+        return self._ranks[key]
+
+
+def _fullest(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
+    """Of ranks with the same weights the first and the last: what they have in flight rises or falls between them."""
+
+    def weights(rank: Rank) -> tuple[int, ...]:
+        return rank.parameters, *(len(layers) for _, layers in rank.parts)
+
+    kept: list[Rank] = []
+    for _, alike in groupby(ranks, key=weights):
+        first, *rest = alike
+        kept += [first, *rest[-1:]]
+    return tuple(kept)

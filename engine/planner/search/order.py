@@ -1,0 +1,85 @@
+"""What a goal puts first, and what no other layout beats.
+
+Knows how speed, memory and simplicity are weighed. Does not judge layouts (survey) or word reasons (reasons).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+from engine.planner.held import room_of
+from engine.planner.mesh import Mesh
+from engine.planner.search.evaluate import Point
+from engine.planner.search.options import complexity, experience
+from engine.planner.search.question import GOALS, Question
+
+# A layout that is faster by less is not worth showing as another trade of speed for memory.
+_STEP = 1.01
+# Speeds that are nearer to each other than this are equal.
+_AS_FAST = 1.005
+
+
+def ranked(question: Question, points: Collection[Point]) -> Iterator[Point]:
+    """Points from the best on. Those that leave the goal's room come before those that only fit.
+
+    Of points as fast as each other, to the half percent, the simplest comes first.
+    """
+    goal, gpu = GOALS[question.goal], question.cluster.gpu
+    room_bytes = min(goal.room, room_of(gpu.name)) * gpu.memory_bytes
+
+    def score(point: Point) -> float:
+        return (point.tokens_per_s_per_gpu or 0.0) / goal.trust ** experience(point.layout, point.options)
+
+    def by_simplicity(point: Point) -> tuple[float, ...]:
+        return complexity(point.layout, point.options), point.needed_bytes, -score(point)
+
+    for fits_well in (True, False):
+        left = [point for point in points if (point.needed_bytes <= room_bytes) == fits_well]
+        if goal.is_simplest:
+            yield from sorted(left, key=by_simplicity)
+            continue
+        left.sort(key=score, reverse=True)
+        while left:
+            least = score(left[0]) / _AS_FAST
+            count = next((place for place, point in enumerate(left) if score(point) < least), len(left))
+            left.remove(chosen := min(left[:count], key=by_simplicity))
+            yield chosen
+
+
+def economical_batches(points: Iterable[Point]) -> list[Point]:
+    """Of each layout and its options the smallest batch within a percent of the fastest."""
+    kept: list[Point] = []
+    by_way: dict[object, list[Point]] = {}
+    for point in points:
+        by_way.setdefault((point.layout, point.options), []).append(point)
+    for alike in by_way.values():
+        best = max(point.tokens_per_s_per_gpu or 0.0 for point in alike)
+        worthy = [point for point in alike if (point.tokens_per_s_per_gpu or 0.0) * _STEP >= best]
+        kept.append(min(worthy, key=lambda point: (point.batch.local, point.needed_bytes)))
+    return kept
+
+
+def best_of_layouts(points: Iterable[Point]) -> Iterator[Point]:
+    """The first point of each mesh and schedule, in the order given."""
+    seen: set[tuple[Mesh, str]] = set()
+    for point in points:
+        key = point.layout.mesh, point.layout.schedule
+        if key not in seen:
+            seen.add(key)
+            yield point
+
+
+def pareto(points: Iterable[Point], most: int) -> list[Point]:
+    """Points that no other beats in both speed and memory, the fastest first; each step down saves memory.
+
+    At most so many of them, spread evenly.
+    """
+    front: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.needed_bytes, -(point.tokens_per_s_per_gpu or 0.0))):
+        rate = point.tokens_per_s_per_gpu or 0.0
+        if not front or rate > _STEP * (front[-1].tokens_per_s_per_gpu or 0.0):
+            front.append(point)
+    front.reverse()
+    if len(front) <= most:
+        return front
+    return [front[round(index * (len(front) - 1) / (most - 1))] for index in range(most)]

@@ -1,0 +1,25 @@
+"""The laws that a layout can break, for judging many layouts of one model quickly.
+
+Knows which rows of the table read degrees, schedules, batches and precisions. Does not know memory (the search
+counts it), nor the corpus and the learning rate, which are the same in every layout.
+"""
+
+from __future__ import annotations
+
+from engine.config import Config
+from engine.facts import Facts
+from engine.hardware import Cluster
+from engine.rules import RULES
+
+# Families: hardware, parallelism, precision, and of training the batch and recomputation.
+_FAMILIES = ("H", "P", "Q", "T")
+_LAWS = tuple(
+    rule for rule in RULES if rule.id.startswith(_FAMILIES) and rule.severity == "error" and rule.needs != "plan"
+)
+
+
+def refusal(config: Config, cluster: Cluster) -> str | None:
+    """The first law that a layout breaks, as `P101: message`; None where all let it through."""
+    facts = Facts(config, cluster)
+    broken = next((rule for rule in _LAWS if facts.has(rule.needs) and rule.broken(facts)), None)
+    return None if broken is None else f"{broken.id}: {broken.says(facts)[0]}"

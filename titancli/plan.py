@@ -1,0 +1,316 @@
+"""`titan plan`: the best layouts of a model on GPUs for a goal, what the winner holds and takes, and why others lost.
+
+Knows the command line's questions and how the answer is shown. Does not search: the planner does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import Finding, TitanError
+from engine.features import FEATURES
+from engine.hardware import GIB, Cluster
+from engine.keys import field_types, with_values
+from engine.planner.search import GOALS, SEARCHED, Candidate, Found, GoalName, Question, search
+from engine.planner.search.relief import ways_out
+from engine.reading.toml_text import toml_value
+from engine.rules import check
+from engine.rules.layouts import refusal
+from engine.shapes import FLAVORS
+from engine.sources import Flag, Loaded, load
+from titancli import charts, figures, report
+
+if TYPE_CHECKING:
+    pass
+
+# The command's own flags, by the keys that they are short for.
+_SHORT = {
+    "gpu": "cluster.gpu",
+    "nodes": "cluster.nodes",
+    "gpus_per_node": "cluster.gpus_per_node",
+    "seq_len": "training.seq_len",
+    "global_batch": "training.global_batch_size",
+}
+_MOST_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The flags as they were typed; None: not given."""
+
+    model: str | None = None
+    gpu: str | None = None
+    nodes: str | None = None
+    gpus_per_node: str | None = None
+    seq_len: str | None = None
+    global_batch: str | None = None
+    goal: str = "production"
+    top: str = "5"
+
+
+def plan(
+    path: str | None,
+    preset: str | None,
+    flags: Sequence[Flag],
+    asked: Asked,
+    *,
+    output: str | None,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Searches and shows, as text or as one JSON object; 0, 2 where the question is wrong, 3 where nothing fits."""
+    question = question_of(path, preset, flags, asked)
+    found = search(question, refusal=refusal)
+    if as_json:
+        sys.stdout.write(json.dumps(to_json(found), allow_nan=False) + "\n")
+    if not found.candidates:
+        raise TitanError(*_nothing(question, found))
+    if output is not None:
+        _write_config(output, found.candidates[0], force=force)
+    if not as_json:
+        _say(question, found, output)
+    return 0
+
+
+def question_of(path: str | None, preset: str | None, flags: Sequence[Flag], asked: Asked) -> Question:
+    """What the search is asked; TitanError with all that is wrong with the command line at once."""
+    findings: list[Finding] = []
+    short = [
+        Flag(key, value, f"--{name.replace('_', '-')}")
+        for name, key in _SHORT.items()
+        if (value := getattr(asked, name)) is not None
+    ]
+    model = _model_flags(asked.model, findings)
+    goal = _goal(asked.goal, findings)
+    top = _top(asked.top, findings)
+    if asked.model is None and path is None and preset is None and not _names_a_model(flags):
+        findings.append(report.error("U120", "titan plan needs a model", "give --model 8B, a CONFIG, or --preset NAME"))
+    loaded = load(path, preset=preset, flags=[*model, *short, *flags])
+    findings += [finding for finding in loaded.findings if finding.severity == "error"]
+    if findings:
+        raise TitanError(*findings)
+    config = with_values(loaded.config, _of_goal(goal, flags))
+    cluster = _cluster(loaded)
+    fixed = frozenset(flag.key for flag in flags if flag.key in SEARCHED)
+    return Question(config=config, cluster=cluster, goal=goal, fixed=fixed, top=top)
+
+
+def _names_a_model(flags: Sequence[Flag]) -> bool:
+    return any(flag.key.startswith("model.") for flag in flags)
+
+
+def _model_flags(model: str | None, findings: list[Finding]) -> list[Flag]:
+    """`8B`, or a family before it: `qwen3 32B`, `llama2-70B`. A flavor alone is one of llama3."""
+    if model is None:
+        return []
+    words = model.replace("-", " ").replace(":", " ").replace("/", " ").split()
+    family, flavor = ("llama3", model.strip()) if len(words) != 2 else (words[0].lower(), words[1])
+    known = {f"{name} {size}".lower(): (name, size) for name, sizes in FLAVORS.items() for size in sizes}
+    meant = known.get(f"{family} {flavor}".lower())
+    if meant is not None:
+        return [Flag("model.name", meant[0], "--model"), Flag("model.flavor", meant[1], "--model")]
+    near = difflib.get_close_matches(f"{family} {flavor}".lower(), known, n=1, cutoff=0.0)[0]
+    name, size = known[near]
+    words_of = "; ".join(f"{name} {', '.join(sizes)}" for name, sizes in FLAVORS.items())
+    told = f"{size}" if name == "llama3" else f'"{name} {size}"'
+    findings.append(
+        report.error("U121", f"--model {model}: there is no such model", f"write {told}; known are {words_of}")
+    )
+    return []
+
+
+def _goal(word: str, findings: list[Finding]) -> GoalName:
+    for name in GOALS:
+        if name == word:
+            return name
+    near = difflib.get_close_matches(word.lower(), GOALS, n=1, cutoff=0.3)
+    fix = f"write {near[0]}; known are {', '.join(GOALS)}" if near else f"write one of {', '.join(GOALS)}"
+    findings.append(report.error("U122", f"--goal {word}: there is no such goal", fix))
+    return "production"
+
+
+def _top(word: str, findings: list[Finding]) -> int:
+    if word.isdecimal() and 1 <= int(word) <= _MOST_SHOWN:
+        return int(word)
+    fix = f"write a whole number from 1 to {_MOST_SHOWN}"
+    findings.append(report.error("U123", f"--top {word}: that is no number of layouts to show", fix))
+    return 1
+
+
+def _of_goal(goal: GoalName, flags: Sequence[Flag]) -> dict[str, Any]:
+    """Keys outside of the layout that a goal asks for, where titan has built them and nobody has said otherwise."""
+    key = "checkpoint.enable"
+    is_built = any(feature.key == key and feature.built for feature in FEATURES)
+    if goal == "production" and is_built and all(flag.key != key for flag in flags):
+        return {key: True}
+    return {}
+
+
+def _cluster(loaded: Loaded) -> Cluster:
+    """The hardware; TitanError where this machine's GPU is not in the table."""
+    from engine.facts import Facts
+
+    facts = Facts(loaded.config)
+    if facts.cluster is None:
+        report_of = check(loaded)
+        raise TitanError(*(finding for finding in report_of.findings if finding.severity == "error"))
+    return facts.cluster
+
+
+def to_json(found: Found) -> dict[str, Any]:
+    """The object of `titan plan --json`."""
+
+    def shown(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+        return [{"config": each.values, "plan": each.plan.to_json(), "reason": each.reason} for each in candidates]
+
+    return {
+        "candidates": shown(found.candidates),
+        "pareto": shown(found.pareto),
+        "rejected": [{"name": each.name, "config": each.values, "reason": each.reason} for each in found.rejected],
+        "searched": found.searched,
+        "seconds": found.seconds,
+    }
+
+
+def _nothing(question: Question, found: Found) -> list[Finding]:
+    """Why there is no layout: rules that refuse all of them, or memory, with what would be needed."""
+    if found.least_bytes is None:
+        reasons = found.refused or ("P102: the degrees that are given do not multiply to the number of GPUs",)
+        return [
+            report.error(rule, message, "change what the flags fix")
+            for rule, _, message in (reason.partition(": ") for reason in reasons)
+        ]
+    config, cluster = question.config, question.cluster
+    message = (
+        f"{config.model.name} {config.model.flavor} fits {report.devices(cluster.gpu.name, cluster.world_size)} in no "
+        f"layout: the smallest needs {found.least_bytes / GIB:.1f} of {cluster.gpu.memory_bytes / GIB:.1f} GiB"
+    )
+    ways = ways_out(question, refusal=refusal)
+    fix = ", or ".join(ways) or "choose a smaller model, a shorter seq_len or a GPU with more memory"
+    return [report.error("M510", message, fix)]
+
+
+def _write_config(output: str, winner: Candidate, *, force: bool) -> None:
+    """The winner as TOML; TitanError where the file is there already, or cannot be written."""
+    try:
+        with open(output, "w" if force else "x", encoding="utf-8") as file:
+            file.write(to_toml(winner))
+    except FileExistsError:
+        raise TitanError(report.error("U124", f"{output} is there already", "give --force to replace it")) from None
+    except OSError as trouble:
+        reason = (trouble.strerror or str(trouble)).lower()
+        raise TitanError(report.error("U125", f"cannot write {output}: {reason}", "choose another place")) from None
+
+
+def to_toml(candidate: Candidate) -> str:
+    """The keys of a candidate as a config file, in the order of the sections."""
+    sections: dict[str, list[str]] = {}
+    for key in field_types():
+        if key in candidate.values:
+            section, _, name = key.rpartition(".")
+            sections.setdefault(section, []).append(f"{name} = {toml_value(candidate.values[key])}")
+    head = textwrap.wrap(candidate.reason, 100, initial_indent="# ", subsequent_indent="# ")
+    return "\n".join([*head, "", *("\n".join([f"[{name}]", *lines, ""]) for name, lines in sections.items())])
+
+
+# ── what a person sees ──
+
+
+def _say(question: Question, found: Found, output: str | None) -> None:
+    winner, width = found.candidates[0], report.width_of(sys.stdout)
+    config, cluster = question.config, question.cluster
+    report.say(
+        f"{config.model.name} {config.model.flavor} on {report.devices(cluster.gpu.name, cluster.world_size)}, "
+        f"sequences of {config.training.seq_len:,} tokens, for {question.goal}",
+        tint="good",
+    )
+    report.say(f"{found.searched:,} layouts judged in {found.seconds:.1f} s\n", tint="faint")
+    report.say(_HEAD)
+    for place, candidate in enumerate(found.candidates, 1):
+        _say_row(str(place), candidate, width)
+    report.say("")
+    charts.say_memory(winner.plan)
+    if winner.plan.time.step_s is not None:
+        report.say("")
+        charts.say_time(winner.plan.time)
+    if len(found.pareto) > 1:
+        report.say(f"\nspeed against memory: no layout is better in both\n{_HEAD}")
+        for candidate in found.pareto:
+            _say_row("", candidate, width, with_reason=False)
+    report.say("\nwhy others lost")
+    for other in found.rejected:
+        _say_wrapped(f"  {other.name}: {other.reason}", width, indent=6)
+    report.say("")
+    _say_next(output)
+
+
+_HEAD = "  #  tokens/s/GPU     GiB  bubble  expsd  layout"
+
+
+def _say_row(place: str, candidate: Candidate, width: int, *, with_reason: bool = True) -> None:
+    plan = candidate.plan
+    time = plan.time
+    shares = [
+        figures.percent(None if part is None or not time.step_s else 100 * part / time.step_s)
+        for part in (time.bubble_s, time.exposed_comm_s)
+    ]
+    rate, memory = figures.rate(plan.tokens_per_s_per_gpu), f"{plan.memory.needed_bytes / GIB:.1f}"
+    start = f"{place:>3}  {rate:>12}  {memory:>6}  {shares[0]:>6}  {shares[1]:>6}  "
+    first, *more = textwrap.wrap(report.layout(plan), max(20, width - len(start))) or [""]
+    report.say(start + first)
+    for line in more:
+        report.say(" " * len(start) + line)
+    _say_wrapped(" " * 5 + described(candidate), width, indent=5)
+    if with_reason:
+        _say_wrapped(" " * 5 + candidate.reason, width, indent=5, tint="faint")
+
+
+def described(candidate: Candidate) -> str:
+    """Schedule, batch and options of a layout in words."""
+    plan, values = candidate.plan, candidate.values
+    words: list[str] = []
+    if plan.mesh.pp > 1:
+        schedule = values.get("parallelism.pipeline_parallel_schedule", "1F1B")
+        stages = plan.stage_count // plan.mesh.pp
+        words.append(schedule + (f" with {stages} stages a rank" if stages > 1 else ""))
+        words.append(f"{plan.microbatches} microbatches of {plan.microbatch_size}")
+    else:
+        words.append(f"batch {plan.local_batch_size} a data rank")
+    if plan.gradient_accumulation_steps > 1:
+        words.append(f"{plan.gradient_accumulation_steps} accumulation steps")
+    words.append(f"{plan.recompute.mode} recompute" if plan.recompute.mode != "none" else "no recompute")
+    reshard = values.get("parallelism.fsdp_reshard_after_forward", "default")
+    words += [f"reshard {reshard}"] if reshard != "default" else []
+    named = {
+        "compile.enable": "compile",
+        "quantize.dense.float8.enable": "float8",
+        "parallelism.enable_async_tensor_parallel": "async TP",
+    }
+    words += [name for key, name in named.items() if values.get(key)]
+    return ", ".join(words)
+
+
+def _say_next(output: str | None) -> None:
+    if output is None:
+        words = [word for word in sys.argv[1:] if word != "--json"]
+        report.say(f"next: titan {' '.join(map(_quoted, words))} --output run.toml")
+    else:
+        report.say(f"written: {output}")
+        report.say(f"next: titan validate {_quoted(output)}, then titan launch {_quoted(output)}")
+
+
+def _quoted(word: str) -> str:
+    import shlex
+
+    return shlex.quote(word)
+
+
+def _say_wrapped(text: str, width: int, *, indent: int, tint: str = "") -> None:
+    for line in textwrap.wrap(text, width, subsequent_indent=" " * indent):
+        report.say(line, tint=tint)
