@@ -91,32 +91,34 @@ def _recompute(plan: Plan) -> str:
             return mode
 
 
-def why_no_speed(gpu: str) -> str:
+def why_no_speed(plan: Plan) -> str:
     """Why there is no prediction of time."""
-    if gpu == "cpu":
+    if plan.gpu == "cpu" and plan.calibration is None:
         return "what this machine reaches is not measured; titan doctor --measure does it"
-    return f"how fast {gpu} is between nodes or in itself is not known"
+    return f"the rates of {plan.gpu} that are known do not tell; titan doctor --measure measures more"
 
 
 def _speed(plan: Plan) -> list[tuple[str, str]]:
     """Predicted step time, rates and where the time goes; one line with the reason where it is not known."""
     time = plan.time
     if time.step_s is None:
-        return [("step time", figures.not_known(why_no_speed(plan.gpu)))]
+        return [("step time", figures.not_known(why_no_speed(plan)))]
     found = [
         ("step time", figures.duration(time.step_s)),
         ("tokens/s/GPU", figures.rate(plan.tokens_per_s_per_gpu)),
-        ("MFU", figures.percent(plan.mfu_pct, "no peak in bfloat16 is known") + _MFU),
+        ("MFU", figures.not_known(_NO_PEAK) if plan.mfu_pct is None else figures.percent(plan.mfu_pct) + _MFU),
         ("compute", _of_step(time.compute_s, time.step_s) + _inside(plan)),
         ("communication", _of_step(time.exposed_comm_s, time.step_s) + _exposed(plan)),
     ]
     if plan.mesh.pp > 1:
         found.append(("bubble", _of_step(time.bubble_s, time.step_s) + ": pipeline ranks that wait"))
-    return found
+    rates = f"measured: {plan.calibration}" if plan.calibration else "what such GPUs usually sustain"
+    return [*found, ("rates", rates)]
 
 
 # How metrics.py states it in a run, so that both can be compared.
 _MFU = " (bfloat16 peak; 6 FLOPs a weight and token, the full square of attention, nothing for recomputation)"
+_NO_PEAK = "products are not in bfloat16, or its peak is not known"
 
 
 def _of_step(seconds: float | None, step_s: float) -> str:

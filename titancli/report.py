@@ -149,7 +149,12 @@ def devices(gpu: str, count: int) -> str:
 def hanging(label: str, text: str, width: int) -> list[str]:
     """Text behind a label, in lines of `width` that all begin where it does."""
     return textwrap.wrap(
-        text, width, initial_indent=label, subsequent_indent=" " * len(label), break_long_words=False
+        text,
+        width,
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
+        break_long_words=False,
+        break_on_hyphens=False,
     ) or [label]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 import pytest
 
+from engine.calibration import Calibration, write
 from engine.planner.stack import TORCHTITAN
 from engine.rules import Report, check
 from engine.sources import Flag, load
@@ -80,7 +82,7 @@ def test_layout_with_room_is_told_to_fit_and_offered_nothing() -> None:
 def test_speed_says_where_the_time_goes() -> None:
     lines = said(checked("3d-405b")).partition("\nspeed\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in lines if line[2] != " "] == [
-        "step", "tokens/s/GPU", "MFU", "compute", "communication", "bubble",
+        "step", "tokens/s/GPU", "MFU", "compute", "communication", "bubble", "rates",
     ]  # fmt: skip
     text = " ".join(" ".join(lines).split())
     shares = [float(share) for share in re.findall(r"(?:compute|communication|bubble) ([\d.]+) %", text)]
@@ -98,3 +100,12 @@ def test_other_engine_is_named() -> None:
     report = check(load(preset="fsdp-8b", environ={}), stack=TORCHTITAN)
     assert "  engine        torchtitan" in said(report)
     assert "settings" not in said(report)
+
+
+def test_rates_that_were_measured_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "measured.toml"
+    about = {"gpu": "h100-96", "gpu_name": "NVIDIA H100", "host": "here", "date": "2026-01-01"}
+    write(Calibration(**about, versions={}, sustained={"bf16_tflops": 600.0}), path)
+    report = checked("fsdp-8b", cluster__calibration=str(path))
+    assert f"rates measured: {path}" in " ".join(said(report).split())
+    assert "  rates         what such GPUs usually sustain" in said(checked("fsdp-8b"))
