@@ -28,6 +28,8 @@ Axis: TypeAlias = Literal["tp", "cp", "dp_shard", "dp_replicate", "pp", "fsdp"]
 _NVLINK_SHARE, _PAIR_SHARE = 0.77, 0.6
 # 40 to 43 of 50 GB/s a card (400 Gbit/s InfiniBand and RoCE), 20 to 21 of 25 GB/s: headers, and rails that are shared.
 _NETWORK_SHARE = 0.83
+# GPUs that NVLink joins beyond a node of the operating system: racks of 18 nodes of four.
+_NVLINK_DOMAIN = {"gb200": 72}
 # A PCIe switch or the processor carries both directions of all GPUs of a node: peer-to-peer copies reach this much.
 _PCIE_SHARE = 0.6
 # What a hidden collective costs the kernels beside it, as a share of its own seconds: NCCL's kernels hold
@@ -56,14 +58,14 @@ class Links:
 
 @cache
 def links_of(cluster: Cluster) -> Links:
-    """The links of a cluster: NVLink inside of a node, PCIe where there is none."""
+    """The links of a cluster: NVLink inside of a node or of the rack that it joins, PCIe where there is none."""
     gpu, network = cluster.gpu, cluster.network_gbit_per_s_per_gpu
     measured, published, pcie = gpu.sustained_nvlink_bytes_per_s, gpu.nvlink_bytes_per_s, gpu.pcie_bytes_per_s
     inside = measured or (published and _NVLINK_SHARE * published) or (pcie and _PCIE_SHARE * pcie)
     return Links(
         node_bytes_per_s=inside,
         network_bytes_per_s=None if network is None else _NETWORK_SHARE * network * 1e9 / 8,
-        gpus_per_node=cluster.gpus_per_node,
+        gpus_per_node=max(cluster.gpus_per_node, _NVLINK_DOMAIN.get(gpu.name, 1)),
         node_hop_s=_NVLINK_HOP_S if measured or published else _PCIE_HOP_S,
         pairs_are_slower=measured is None and published is not None,
     )

@@ -165,12 +165,13 @@ def _way(config: Config, stack: Stack) -> _Way:
 def _splits_products(config: Config, stack: Stack) -> bool:
     """Whether communication is inside the products, which are then computed a rank's piece of the tokens at a time.
 
-    torchtitan's compiler pass also finds float8 products, which titan's own fusion does not take.
+    torchtitan's compiler pass also finds float8 products, which titan's own fusion does not take. Megatron's pieces
+    run on several streams at once, which fill each other's last waves: as one product would.
     """
     parallelism = config.parallelism
     if stack.name == "titan":
         return has_async_tp(config)
-    return parallelism.enable_async_tensor_parallel and config.compile.enable
+    return stack.name != "megatron" and parallelism.enable_async_tensor_parallel and config.compile.enable
 
 
 @cache

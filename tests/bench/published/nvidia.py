@@ -2,8 +2,9 @@
 
 Knows the rows of DGX Cloud, NeMo, Megatron-Bridge and Calculon's table of Megatron-LM in published.csv whose model
 is one of titan's families or a GPT of known shape, on hardware of titan's table. Leaves out what the table does not
-say enough of: fine-tuning with frozen weights, NVFP4, mixtures of experts, GB300. Nemotron and GPT-3 have a plain
-feed-forward of 4 x dim (a SwiGLU of 8/3 x dim has as many weights and FLOPs).
+say enough of: fine-tuning with frozen weights, NVFP4, mixtures of experts, GB300; and Megatron's own FSDP (`fsdp`),
+which no stack here is. Nemotron and GPT-3 have a plain feed-forward of 4 x dim (a SwiGLU of 8/3 x dim has as many
+weights and FLOPs).
 
 Layers a stage follow from the virtual stages (`vp`); Megatron gives each stage as many. Its overlap of tensor-parallel
 communication, which these runs had on, is asked for as async TP.
@@ -54,7 +55,14 @@ def cases() -> list[Case]:
 def _is_said(row: Mapping[str, str]) -> bool:
     is_known = row["model"].lower() in _LLAMAS or row["model"].lower() in _PLAIN
     is_pretraining = not any(word in row["framework"] for word in ("SFT", "LoRA"))
-    return is_known and is_pretraining and _gpu(row) is not None and row["precision"].lower() in _PRECISIONS
+    is_sharded = row["fsdp"] not in ("", "0")
+    return (
+        is_known
+        and is_pretraining
+        and not is_sharded
+        and _gpu(row) is not None
+        and row["precision"].lower() in _PRECISIONS
+    )
 
 
 def _gpu(row: Mapping[str, str]) -> str | None:
