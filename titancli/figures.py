@@ -62,13 +62,6 @@ def duration(seconds: float | None, reason: str = "") -> str:
     return f"{whole // 86_400} d {whole % 86_400 // 3600:02d} h"
 
 
-def seconds(value: float | None, reason: str = "") -> str:
-    """A part of a step as `8.41 s` or `12.3 ms`."""
-    if value is None:
-        return not_known(reason)
-    return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
-
-
 def ranges(numbers: tuple[int, ...]) -> str:
     """Indices with their runs drawn together: `0-15,64-78`; `none` without any."""
     runs: list[list[int]] = []

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TextIO
 
 from titancli import figures
+from titancli.charts import Pen, memory_chart, seconds, time_chart
 from titancli.report import BOLD, GREEN, RED, YELLOW, devices, hanging, paint, takes_colour, width_of
 
 if TYPE_CHECKING:
@@ -34,10 +35,12 @@ def say_plan(checked: Report, stream: TextIO | None = None) -> None:
     def title(text: str) -> str:
         return paint(text, BOLD, colour)
 
+    pen, room = Pen.of(stream), max(60, width)
     lines = [title("plan"), *_table(_facts(plan), width), "", title("speed"), *_table(_speed(plan), width)]
+    lines += time_chart(plan.time, width=room, pen=pen)[1:]
     unit, unit_bytes = ("GiB", 1 << 30) if plan.memory.static_bytes >= 1 << 30 else ("MiB", 1 << 20)
     lines += ["", title(f"memory of one rank, in {unit}"), *_stage_table(plan, unit_bytes, width)]
-    lines += hanging("  ", _memory_note(plan), width)
+    lines += [*hanging("  ", _memory_note(plan), width), *memory_chart(plan, width=room, pen=pen)[1:]]
     if checked.fit is not None:
         label = paint(f"  {checked.fit.verdict}", _VERDICT_COLOURS[checked.fit.verdict], colour)
         first, *more = hanging("    ", _fit_note(plan, checked.fit), width - len(checked.fit.verdict))
@@ -107,11 +110,10 @@ def _speed(plan: Plan) -> list[tuple[str, str]]:
         ("step time", figures.duration(time.step_s)),
         ("tokens/s/GPU", figures.rate(plan.tokens_per_s_per_gpu)),
         ("MFU", figures.not_known(_NO_PEAK) if plan.mfu_pct is None else figures.percent(plan.mfu_pct) + _MFU),
-        ("compute", _of_step(time.compute_s, time.step_s) + _inside(plan)),
-        ("communication", _of_step(time.exposed_comm_s, time.step_s) + _exposed(plan)),
     ]
-    if plan.mesh.pp > 1:
-        found.append(("bubble", _of_step(time.bubble_s, time.step_s) + ": pipeline ranks that wait"))
+    sent = _communication(plan)
+    if sent:
+        found.append(("communication", sent))
     rates = f"measured: {plan.calibration}" if plan.calibration else "what such GPUs usually sustain"
     return [*found, ("rates", rates)]
 
@@ -121,28 +123,14 @@ _MFU = " (bfloat16 peak; 6 FLOPs a weight and token, the full square of attentio
 _NO_PEAK = "products are not in bfloat16, or its peak is not known"
 
 
-def _of_step(seconds: float | None, step_s: float) -> str:
-    if seconds is None:
-        return figures.NOT_KNOWN
-    return f"{figures.percent(100 * seconds / step_s)}, {figures.seconds(seconds)}"
-
-
-def _inside(plan: Plan) -> str:
-    """What of the compute is recomputation and the optimizer's update."""
-    parts = (("recomputation", plan.time.recompute_s), ("optimizer", plan.time.optimizer_s))
-    told = [f"{name} {figures.seconds(seconds)}" for name, seconds in parts if seconds]
-    return f" (of it {', '.join(told)})" if told else ""
-
-
-def _exposed(plan: Plan) -> str:
-    """What compute does not hide, by axis, beside all that an axis sends."""
-    exposed, whole = plan.time.per_axis or {}, plan.time.communication_s or {}
-    told = [
-        f"{axis} {figures.seconds(exposed.get(axis, 0.0))} of {figures.seconds(seconds)}"
-        for axis, seconds in whole.items()
-        if seconds
-    ]
-    return f" not hidden ({', '.join(told)})" if told else " not hidden"
+def _communication(plan: Plan) -> str:
+    """What each axis sends, and how much of it compute hides."""
+    whole, exposed = plan.time.communication_s or {}, plan.time.per_axis or {}
+    return ", ".join(
+        f"{axis} {seconds(sent)} ({100 * (1 - min(1.0, exposed.get(axis, 0.0) / sent)):.0f} % hidden)"
+        for axis, sent in whole.items()
+        if sent
+    )
 
 
 def _stage_table(plan: Plan, unit_bytes: int, width: int) -> list[str]:

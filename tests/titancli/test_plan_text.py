@@ -81,14 +81,12 @@ def test_layout_with_room_is_told_to_fit_and_offered_nothing() -> None:
 
 def test_speed_says_where_the_time_goes() -> None:
     lines = said(checked("3d-405b")).partition("\nspeed\n")[2].partition("\n\n")[0].splitlines()
-    assert [line.split()[0] for line in lines if line[2] != " "] == [
-        "step", "tokens/s/GPU", "MFU", "compute", "communication", "bubble", "rates",
-    ]  # fmt: skip
     text = " ".join(" ".join(lines).split())
-    shares = [float(share) for share in re.findall(r"(?:compute|communication|bubble) ([\d.]+) %", text)]
-    assert sum(shares) == pytest.approx(100, abs=0.2)
-    assert re.search(r"of it recomputation [\d.]+ s, optimizer [\d.]+ ms", text)
-    assert re.search(r"not hidden \(.*tp [\d.]+ m?s of [\d.]+ m?s\)", text)
+    for name in ("step time", "tokens/s/GPU", "MFU", "communication", "rates", "compute", "recompute", "bubble"):
+        assert f"{name} " in text
+    assert re.search(r"communication .*tp [\d.]+ m?s \(\d+ % hidden\)", text)
+    shares = [float(line.split()[-2]) for line in lines if line.endswith(" %")]
+    assert sum(shares) == pytest.approx(100, abs=0.3)
 
 
 def test_speed_of_a_cpu_is_not_known_and_says_how_to_measure_it() -> None:
