@@ -63,6 +63,8 @@ class Stack:
     sequence_is_outermost: bool = False
     # Whether tensor parallel gathers inputs of float8 products in float8: half the bytes (torchtitan, tensorwise).
     gathers_activations_in_float8: bool = False
+    # Whether FSDP is there on a single rank too, for its mixed precision; its copies cost time.
+    wraps_one_rank: bool = True
     # Whether every rank has whole weights and shards only the optimizer's states (ZeRO-1): gradients are summed once
     # a step and updated weights gathered once, instead of around every use.
     shards_only_optimizer: bool = False
@@ -75,6 +77,7 @@ TORCHTITAN = Stack(
     splits_layers="ends_as_layers",
     rounds_stages_up=True,
     gathers_activations_in_float8=True,
+    wraps_one_rank=False,
     async_tp_hides=0.3,
     async_tp_by_rows=0.5,
     attention="flash2",

@@ -274,16 +274,18 @@ class _Step:
 
     def _copies_s(self, rank: Rank) -> float:
         """FSDP's own copies in one accumulation step: around each gathering, and around the sum."""
-        sharding, groups, fsdp = self.sharding, rank.groups, self.held.mesh.fsdp
-        if self.held.stack.shards_only_optimizer or not sharding.gathered_width_bytes:
+        sharding, groups, mesh, stack = self.sharding, rank.groups, self.held.mesh, self.held.stack
+        training = self.held.config.training
+        casts = training.dtype != training.mixed_precision_param and stack.wraps_one_rank
+        if stack.shards_only_optimizer or (mesh.fsdp * mesh.dp_replicate == 1 and not casts):
             return 0.0
         often = 1 if sharding.keeps_gathered else 2
-        if self.held.mesh.pp > 1 and not sharding.keeps_gathered:
+        if mesh.pp > 1 and not sharding.keeps_gathered:
             often *= self.microbatches
         gathered = often * groups.blocks * groups.block + groups.embedding + groups.head
         config, kernels = self.held.config, self.ways.kernels
-        return gather_copies_s(config, gathered, fsdp=fsdp, kernels=kernels) + reduce_copies_s(
-            config, groups.total, fsdp=fsdp, kernels=kernels
+        return gather_copies_s(config, gathered, fsdp=mesh.fsdp, kernels=kernels) + reduce_copies_s(
+            config, groups.total, fsdp=mesh.fsdp, kernels=kernels
         )
 
 
