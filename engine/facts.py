@@ -16,7 +16,7 @@ from engine.config import Config, Float8, Mx
 from engine.hardware import Cluster, resolve_cluster
 from engine.legal import divisors
 from engine.planner.plan import Mesh, Plan, plan, resolve_local_batch, resolve_mesh
-from engine.planner.schedule import layers_of_stages, stages_of_a_rank, takes_stages
+from engine.planner.schedule import layers_of_stages, most_stages, stages_of_a_rank, takes_stages
 from engine.planner.stack import TITAN, Stack
 from engine.shapes import ModelShape, block_parameters, shape_of
 
@@ -264,9 +264,14 @@ class Facts:
         return self.pp * (self.stages_a_rank or 1)
 
     @property
+    def most_stages(self) -> int:
+        """Stages that the layers make at most."""
+        return most_stages(self.known_shape.n_layers, self.stack)
+
+    @property
     def stages_are_sound(self) -> bool:
         """Whether the layers give every pipeline rank equally many stages, none of them empty."""
-        return self.stages_a_rank is not None and self.stage_count <= self.known_shape.n_layers
+        return self.stages_a_rank is not None and self.stage_count <= self.most_stages
 
     @property
     def _schedule_takes_stages(self) -> bool:

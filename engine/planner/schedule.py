@@ -32,6 +32,11 @@ def stages_of_a_rank(parallelism: Parallelism, n_layers: int, *, stack: Stack = 
     return -(-stages // pp) if stages % pp == 0 or stack.rounds_stages_up else None
 
 
+def most_stages(n_layers: int, stack: Stack = TITAN) -> int:
+    """Stages that a model can be cut in: one layer each, and where a stack lets them, embedding and head alone."""
+    return n_layers + (2 if stack.splits_layers == "evenly" else 0)
+
+
 def takes_stages(schedule: ScheduleName, stages_a_rank: int) -> bool:
     """Whether torch builds `schedule` with this many stages on a rank."""
     if schedule in SINGLE_STAGE:
@@ -72,10 +77,11 @@ def layers_of_stages(
     where 8 each would make it 10.4. With 405B it is 0.7: of 126 layers on 16 stages the first and
     the last hold 7, the others 8, as it was trained (arXiv 2407.21783). A table that is looked up takes
     no time, but memory, of which the first stage has least: so it is the first to hold a layer less.
-    Other stacks split by count, where that leaves every stage a layer.
+    Other stacks split by count, where that leaves every stage a layer; Megatron's first stage may be the embedding
+    alone, and its last the head.
     """
     counts = _counts(shape.n_layers, stages, stack)
-    if min(counts, default=0) > 0:
+    if min(counts, default=0) > 0 or (stages == most_stages(shape.n_layers, stack) > shape.n_layers):
         return _contiguous(counts)
     pp, given = parallelism.pipeline_parallel_degree, parallelism.pipeline_parallel_layers_per_stage
     turns = parallelism.pipeline_parallel_schedule in V_SHAPED and stages == 2 * pp

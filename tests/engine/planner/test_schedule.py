@@ -16,6 +16,7 @@ from engine.planner.schedule import (
     V_SHAPED,
     ZERO_BUBBLE,
     layers_of_stages,
+    most_stages,
     split_layers,
     stage_indices,
     stages_of_a_rank,
@@ -128,6 +129,14 @@ def test_other_engines_take_as_many_stages_as_ranks_share_evenly() -> None:
     settings = parallelism(8, "Interleaved1F1B", 2)
     found = {stack.name: stages_of_a_rank(settings, 126, stack=stack) for stack in (TITAN, TORCHTITAN, MEGATRON)}
     assert found == {"titan": None, "torchtitan": 8, "megatron": 8}
+
+
+def test_megatron_lets_embedding_and_head_be_stages_of_their_own() -> None:
+    settings = parallelism(16, "Interleaved1F1B", 1)
+    assert most_stages(126, MEGATRON) == 128 == 16 * (stages_of_a_rank(settings, 126, stack=MEGATRON) or 0)
+    pieces = layers_of_stages(shape_of(Model(flavor="405B")), settings, 128, stack=MEGATRON)
+    assert [len(piece) for piece in pieces] == [0, *[1] * 126, 0]
+    assert most_stages(126) == 126
 
 
 @given(n_layers=st.integers(1, 200), stages=st.integers(1, 64))
