@@ -137,6 +137,22 @@ def presets(json: _Json = False) -> int:
 
 
 @app.command()
+def doctor(
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure products, memory and links; plans use it. Takes under a minute.")
+    ] = False,
+    output: Annotated[
+        str | None, typer.Option("--output", metavar="FILE", help="Where the measured rates go, not the usual place.")
+    ] = None,
+    json: _Json = False,
+) -> int:
+    """Look at this machine: whether it can do the work and, with --measure, how fast it is."""
+    from titancli.doctor import doctor
+
+    return doctor(measure=measure, output=output, as_json=json)
+
+
+@app.command()
 def monitor(
     run: _Run = None,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,

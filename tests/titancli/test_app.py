@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-CONFIGLESS = ("presets", "monitor", "logs")
+CONFIGLESS = ("presets", "doctor", "monitor", "logs")
 EVERY_COMMAND = (
     ("--help",),
     ("--version",),
@@ -24,6 +24,7 @@ EVERY_COMMAND = (
     ("validate", "--preset", "3d-405b", "--json"),
     ("launch", "--preset", "quickstart", "--dry-run"),
     ("launch", "--preset", "3d-405b"),
+    ("doctor", "--help"),
     ("monitor", "--once"),
     ("monitor", "--json"),
     ("logs",),
@@ -37,7 +38,7 @@ def test_wrong_command_names_the_nearest(titan: Callable[..., Any]) -> None:
 
 
 def test_wrong_command_with_no_near_one_lists_all(titan: Callable[..., Any]) -> None:
-    assert "use one of launch, validate, plan, presets, monitor, logs" in titan("zzzz").err
+    assert "use one of launch, validate, plan, presets, doctor, monitor, logs" in titan("zzzz").err
 
 
 def test_wrong_flag_names_the_nearest(titan: Callable[..., Any]) -> None:
@@ -75,7 +76,8 @@ def test_usage_errors_with_json_leave_stdout_empty(titan: Callable[..., Any]) ->
 def test_without_words_it_helps(titan: Callable[..., Any]) -> None:
     ran = titan()
     assert ran.code == 0
-    assert all(f"  {command}" in ran.out for command in ("launch", "validate", "plan", "presets", "monitor", "logs"))
+    commands = ("launch", "validate", "plan", "presets", "doctor", "monitor", "logs")
+    assert all(f"  {command}" in ran.out for command in commands)
 
 
 def test_version_is_that_of_the_package(titan: Callable[..., Any]) -> None:
@@ -86,7 +88,7 @@ def test_version_is_that_of_the_package(titan: Callable[..., Any]) -> None:
 
 def test_no_command_of_a_later_release_is_offered(titan: Callable[..., Any]) -> None:
     text = titan("--help").out
-    assert not [word for word in ("init", "explain-config", "compare", "doctor", "import") if f"  {word}" in text]
+    assert not [word for word in ("init", "explain-config", "compare", "import") if f"  {word}" in text]
 
 
 def test_reader_that_goes_away_is_no_error(titan_command: tuple[str, ...], tmp_path: Path) -> None:

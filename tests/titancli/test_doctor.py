@@ -1,0 +1,66 @@
+"""`titan doctor` as a person runs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from engine.calibration import read
+
+
+def test_doctor_tells_what_this_machine_is(titan: Callable[..., Any]) -> None:
+    ran = titan("doctor", "--json")
+    told = json.loads(ran.out)
+    assert ran.code == (0 if told["ok"] else 3)
+    assert told["ok"] == all(check["state"] != "wrong" for check in told["checks"])
+    assert {"processor", "torch", "disk"} <= {check["name"] for check in told["checks"]}
+    assert told["calibration"] is None
+
+
+def test_a_machine_that_cannot_do_the_work_is_exit_3_and_told_why(titan: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('torn apart')\n")
+    ran = titan("doctor", PYTHONPATH=str(tmp_path))
+    assert ran.code == 3
+    assert "torch cannot be used: ImportError: torn apart" in ran.out
+    assert ran.err == "\nthis machine cannot do the work\n"
+
+
+def test_measured_rates_are_kept_and_planned_with(titan: Callable[..., Any], tmp_path: Path) -> None:
+    ran = titan("doctor", "--measure", "--json", "--output", "rates/here.toml", CUDA_VISIBLE_DEVICES="")
+    assert (ran.code, ran.err) == (0, "")
+    kept = read(tmp_path / "rates" / "here.toml")
+    assert json.loads(ran.out)["calibration"]["sustained"] == kept.sustained
+    planned = titan("validate", "--preset", "quickstart", "--cluster.calibration=rates/here.toml", "--json")
+    assert planned.code == 0
+    plan = json.loads(planned.out)["plan"]
+    assert plan["calibration"] == "rates/here.toml"
+    assert plan["tokens_per_s_per_gpu"] > 0
+
+
+def test_without_measured_rates_a_cpu_has_no_predicted_speed(titan: Callable[..., Any]) -> None:
+    plan = json.loads(titan("validate", "--preset", "quickstart", "--json").out)["plan"]
+    assert (plan["calibration"], plan["tokens_per_s_per_gpu"]) == (None, None)
+
+
+def test_a_damaged_calibration_is_one_finding(titan: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "here.toml").write_text("form = 1\n[sustained]\nbf16_tflops = 'fast'\n")
+    ran = titan("validate", "--preset", "quickstart", "--cluster.calibration=here.toml")
+    assert ran.code == 2
+    assert "error[C801]: here.toml is damaged: it does not say gpu, gpu_name, host, date" in ran.err
+    assert "fix: measure anew with titan doctor --measure" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_file_for_rates_that_are_not_measured_is_refused(titan: Callable[..., Any]) -> None:
+    ran = titan("doctor", "--output", "here.toml")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("error[U114]: --output names the file of a calibration, and nothing is measured")
+
+
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(titan: Callable[..., Any]) -> None:
+    ran = titan("doctor", "--measure", "--output", "/proc/here.toml")
+    assert ran.code == 2
+    assert "error[U115]: cannot write /proc/here.toml" in ran.err
+    assert "measuring" not in ran.out
