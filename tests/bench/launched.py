@@ -38,15 +38,26 @@ def gpus_here() -> tuple[str, int]:
     return gpu, len(here.gpu_names)
 
 
+def flags_of(row: Row, gpu: str) -> list[str]:
+    """All flags of a row over the preset: its own go over those that make the preset plain."""
+    float8 = "--no-quantize.dense.float8"
+    return [
+        f"--cluster.gpu={gpu}",
+        f"--cluster.gpus_per_node={row.gpus}",
+        f"{float8}.enable",
+        f"{float8}.enable_fsdp_float8_all_gather",
+        "--training.local_batch_size=1",
+        "--activation_checkpoint.mode=none",
+        "--parallelism.data_parallel_shard_degree=-1",
+        *row.flags,
+    ]
+
+
 def run(row: Row, gpu: str, folder: Path, *, steps: int, log_freq: int) -> dict[str, Any]:
     """Launches one row and reads its events."""
     command = [sys.executable, "-m", "titancli", "launch", "--preset", "fsdp-8b", "--name", "bench"]
-    command += [f"--cluster.gpu={gpu}", f"--cluster.gpus_per_node={row.gpus}", f"--job.dump_folder={folder}"]
-    command += [f"--training.steps={steps}", f"--metrics.log_freq={log_freq}"]
-    float8 = "--no-quantize.dense.float8"
-    command += [f"{float8}.enable", f"{float8}.enable_fsdp_float8_all_gather"]
-    command += ["--training.local_batch_size=1", "--activation_checkpoint.mode=none"]
-    command += ["--parallelism.data_parallel_shard_degree=-1", *row.flags]
+    command += [f"--job.dump_folder={folder}", f"--training.steps={steps}", f"--metrics.log_freq={log_freq}"]
+    command += flags_of(row, gpu)
     began_s = time.perf_counter()
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     wall_s = time.perf_counter() - began_s
