@@ -38,6 +38,9 @@ _PCIE_SHARE = 0.6
 _CONTENTION = 0.4
 # One step of a ring: NCCL's simple protocol inside of a node, and through network cards.
 _NVLINK_HOP_S, _PCIE_HOP_S, _NETWORK_HOP_S = 2.5e-6, 5e-6, 12e-6
+# NCCL's buffer of a channel, which fills before a ring over network cards is at its pace: nccl-tests on two nodes show
+# half of it at 30 to 60 MB.
+_BUFFER_BYTES = 4 << 20
 # Start of a collective: a kernel, and the agreement of all ranks to have come.
 _START_S = 15e-6
 
@@ -86,12 +89,13 @@ class Group:
     ring_s: float
     tree_s: float
     contention: float
+    spans_nodes: bool
 
     def all_gather_s(self, whole_bytes: float) -> float:
         """Seconds until each rank has all of `whole_bytes`, of which it had its share. A ring: n - 1 steps."""
         if self.size == 1:
             return 0.0
-        return _START_S + self.ring_s + whole_bytes * (self.size - 1) / self.size / self.bytes_per_s
+        return _START_S + self.ring_s + self._sending_s(whole_bytes)
 
     def reduce_scatter_s(self, whole_bytes: float) -> float:
         """Seconds until each rank has the sum of its share of `whole_bytes`: the same ring backwards."""
@@ -101,8 +105,12 @@ class Group:
         """Seconds until each rank has the sum of `whole_bytes`: a ring round twice, or a tree where latency counts."""
         if self.size == 1:
             return 0.0
-        sending = 2 * whole_bytes * (self.size - 1) / self.size / self.bytes_per_s
-        return _START_S + min(2 * self.ring_s, 2 * self.tree_s) + sending
+        return _START_S + 2 * min(self.ring_s, self.tree_s) + 2 * self._sending_s(whole_bytes)
+
+    def _sending_s(self, whole_bytes: float) -> float:
+        """Once round the ring."""
+        filling = min(whole_bytes, self.in_node * _BUFFER_BYTES) if self.spans_nodes else 0.0
+        return (whole_bytes * (self.size - 1) / self.size + filling) / self.bytes_per_s
 
     def all_to_all_s(self, own_bytes: float) -> float:
         """Seconds until each rank has sent an equal piece of its `own_bytes` to each of the others.
@@ -147,6 +155,7 @@ def group_of(mesh: Mesh, axis: Axis, links: Links) -> Group | None:
         ring_s=ring_s,
         tree_s=tree_s,
         contention=_CONTENTION * min(1.0, pace / near),
+        spans_nodes=nodes > 1,
     )
 
 

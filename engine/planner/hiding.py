@@ -97,17 +97,11 @@ def sums_at_the_end(weights: WeightMessages, *, blocks: int, sums_copies: bool) 
     return Exposed(shards_s=shards, shards_open_s=shards, replicas_s=replicas, replicas_open_s=replicas)
 
 
-def once_a_step(weights: WeightMessages, *, blocks: int, forward_s: float, backward_s: float) -> Exposed:
-    """ZeRO-1: gradients are summed beside the last microbatch's backward, weights gathered beside the next forward."""
+def once_a_step(weights: WeightMessages, *, blocks: int) -> Exposed:
+    """ZeRO-1: gradients are summed after the last backward, and updated weights gathered before the next forward.
+
+    Megatron can overlap both with what is beside them, if asked to: by default it does neither.
+    """
     gather = blocks * weights.gather[0] + weights.gather[1] + weights.gather[2]
-    scatter = blocks * weights.scatter[0] + weights.scatter[1] + weights.scatter[2]
-    copies = blocks * weights.copies[0] + weights.copies[1] + weights.copies[2]
-    open_gather = max(weights.gather[0], gather - forward_s)
-    open_sum = max(weights.scatter[0] + weights.copies[0], scatter + copies - backward_s)
-    share = scatter / (scatter + copies) if scatter + copies else 1.0
-    return Exposed(
-        shards_s=gather + scatter,
-        shards_open_s=open_gather + share * open_sum,
-        replicas_s=copies,
-        replicas_open_s=(1 - share) * open_sum,
-    )
+    sums = sums_at_the_end(weights, blocks=blocks, sums_copies=True)
+    return sums + Exposed(shards_s=gather, shards_open_s=gather)

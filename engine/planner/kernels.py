@@ -17,7 +17,8 @@ from engine.planner.stack import Stack
 
 Precision: TypeAlias = Literal["bfloat16", "float32", "float8"]
 """Of a product's factors. Scales of float8 hardly change its rate: 1,260 TFLOP/s with one a tensor, 1,290 one a row."""
-Attention: TypeAlias = Literal["cudnn", "flash2", "flash1"]
+Attention: TypeAlias = Literal["cudnn", "flash2", "flash1", "apart"]
+"""Fused, or products and softmax apart, with the whole square of scores in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +49,13 @@ _HOPPER_500_W = replace(
     products=0.82 * _HOPPER.products,
     attention={name: (0.82 * forward, 0.82 * backward) for name, (forward, backward) in _HOPPER.attention.items()},
 )
-# FlashAttention 2: arXiv 2307.08691, figures 4 to 6; version 1 half of that. Products: 250 of
+# FlashAttention 2: arXiv 2307.08691, figures 4 to 6; version 1 half of that. Apart: kernels for scores, softmax,
+# dropout and values move 13 bytes for each score in forward and 19 in backward, at 1.8 TB/s, beside products over
+# the whole square with a depth of 128 at 130 TFLOP/s: 23 and 34 TFLOP/s of causal attention. Products: 250 of
 # 312 TFLOP/s, by the runs of llm-foundry and torchtitan on one node.
 _AMPERE = Chip(
     products=0.80,
-    attention={"cudnn": (0.66, 0.62), "flash2": (0.66, 0.62), "flash1": (0.31, 0.31)},
+    attention={"cudnn": (0.66, 0.62), "flash2": (0.66, 0.62), "flash1": (0.31, 0.31), "apart": (0.073, 0.11)},
     multiprocessors=108,
 )
 # Not measured here: a little less than Hopper's share of products, by runs on GB200 (torchtitan nvfp4.md, and NVIDIA's
@@ -106,7 +109,8 @@ _NORM_GRADIENT_SHARE, _WITH_LARGEST_BYTES_PER_S = 0.5, 0.37e12
 # in backward; and query heads times tokens at which multiprocessors without work do.
 _DIAGONAL_KEYS, _IDLE_ROWS = (300, 700), 26_000
 # Heads of 64 leave tensor cores waiting for the exponentials, of which there are as many: what they reach.
-_NARROW_HEAD_SHARE: dict[Attention, float] = {"cudnn": 0.75, "flash2": 0.9, "flash1": 0.9}
+# Apart, the bytes of the scores stay and only the products become half as deep.
+_NARROW_HEAD_SHARE: dict[Attention, float] = {"cudnn": 0.75, "flash2": 0.9, "flash1": 0.9, "apart": 0.6}
 # From the CPU, with what autograd and modules need around it: an eager block of the 8B shape starts 40 kernels in
 # 0.57 ms when the GPU has nothing to do.
 _LAUNCH_S = 14e-6
@@ -162,6 +166,8 @@ class Kernels:
         elif head_dim < 128:
             narrow = _NARROW_HEAD_SHARE[self.attention]
             rate *= narrow + (1 - narrow) * max(0.0, head_dim - 64) / 64
+        if self.attention == "apart":
+            return flops / rate + 6 * _START_S
         loss = _DIAGONAL_KEYS[backward] / seq_len + float((_IDLE_ROWS / rows) ** 1.2)
         return flops * (1 + loss) / rate + _START_S
 
@@ -222,12 +228,16 @@ def _kernels(gpu: Gpu, stack: Stack) -> Kernels | None:
         bf16_flops_per_s=factor * products,
         fp8_flops_per_s=fp8 and factor * fp8,
         fp32_flops_per_s=fp32,
-        attention=stack.attention,
+        attention=_attention_of(chip, stack),
         attention_forward_flops_per_s=forward,
         attention_backward_flops_per_s=backward,
         hbm_bytes_per_s=hbm,
         multiprocessors=chip.multiprocessors,
     )
+
+
+def _attention_of(chip: Chip, stack: Stack) -> Attention:
+    return stack.ampere_attention or stack.attention if chip == _AMPERE else stack.attention
 
 
 def _attention_rates(gpu: Gpu, chip: Chip, stack: Stack, *, products: float) -> tuple[float, float]:
@@ -236,7 +246,7 @@ def _attention_rates(gpu: Gpu, chip: Chip, stack: Stack, *, products: float) -> 
     A card that sustains less than its kind does is slower in attention too. Where attention was measured, that is the
     best kernel's rate over forward and backward, and the others keep their distance from it.
     """
-    forward, backward = chip.attention[stack.attention]
+    forward, backward = chip.attention[_attention_of(chip, stack)]
     scale = products / chip.products
     if gpu.sustained_attention_flops_per_s is not None:
         best_forward, best_backward = chip.attention["cudnn"]

@@ -22,6 +22,9 @@ class Stack:
     # Attention kernels: cuDNN's, which take about half the time of FlashAttention 2 on Hopper and no Ampere has;
     # FlashAttention 2; or version 1 (arXiv 2205.14135, or its Triton port).
     attention: Literal["cudnn", "flash2", "flash1"] = "cudnn"
+    # What stands for it on Ampere, where Megatron's published runs are from before FlashAttention was in it: products
+    # and softmax apart.
+    ampere_attention: Literal["apart"] | None = None
     # What attention reaches under context parallel of what it does over whole sequences: torchtitan computes it a pair
     # of pieces at a time, on repeated key heads, and merges in float32 (its rows at 131,072 tokens).
     context_attention: float = 1.0
@@ -101,6 +104,7 @@ LLM_FOUNDRY = Stack(
 MEGATRON = Stack(
     name="megatron",
     memory="megatron",
+    ampere_attention="apart",
     splits_layers="evenly",
     rounds_stages_up=True,
     has_fused_kernels=True,

@@ -214,7 +214,7 @@ class _Step:
         config, kernels = self.held.config, self.ways.kernels
         kept = rank.static.params_bytes // BYTES[config.training.dtype]
         update_s = self.slower * optimizer_s(config, kept, kernels, self.held.stack)
-        weights = self._weights(rank, stages)
+        weights = self._weights(rank)
         copies_s = self.slower * steps * self._copies_s(rank)
         compute_s = count * sum(stage.compute.total_s for stage in stages) + copies_s + update_s
         tensor_open_s = count * sum(sum(stage.tensor_open) for stage in stages)
@@ -248,16 +248,12 @@ class _Step:
             communication_s={axis: seconds for axis, seconds in sent.items() if seconds},
         )
 
-    def _weights(self, rank: Rank, stages: list[_Stage]) -> Exposed:
+    def _weights(self, rank: Rank) -> Exposed:
         """Collectives on weights and gradients in a whole step."""
         found = weight_messages(rank.groups, self.sharding, self.ways.shards, self.ways.replicas)
         blocks, steps, block = rank.groups.blocks, self.steps, self.block
         if self.held.stack.shards_only_optimizer:
-            times = [stage.time for stage in stages]
-            forward_s = sum(time.forward_s for time in times)
-            return once_a_step(
-                found, blocks=blocks, forward_s=forward_s, backward_s=sum(time.total_s for time in times) - forward_s
-            )
+            return once_a_step(found, blocks=blocks)
         again = not self.sharding.keeps_gathered
         forward = gathers_forward(found, block, blocks=blocks)
         if self.held.mesh.pp == 1:

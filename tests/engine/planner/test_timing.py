@@ -173,7 +173,7 @@ def test_a_setting_moves_speed_as_published_within_a_third(name: str) -> None:
 def test_layouts_of_vtrains_jobs_are_ranked_as_measured(group: str) -> None:
     found = speed.ranking(group)
     assert found.regret_pct <= 5
-    assert found.spearman >= 0.68
+    assert found.spearman >= 0.70
 
 
 def test_mean_regret_of_vtrains_jobs_is_at_most_three_percent() -> None:
