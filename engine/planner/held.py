@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from engine.config import Config
-from engine.planner.activations import Work
+from engine.planner.activations import FLOAT32, Work
 from engine.planner.batch import Batch
-from engine.planner.in_flight import in_flight
+from engine.planner.in_flight import ALONE, fullest, in_flight
 from engine.planner.memory import BYTES, Memory, static_memory
 from engine.planner.mesh import Mesh
-from engine.planner.peak import Groups, Sharding, groups_of, with_peak
+from engine.planner.overlap import has_async_tp
+from engine.planner.peak import Load, with_peak
 from engine.planner.peers.megatron import megatron_memory
 from engine.planner.peers.torchtitan import torchtitan_memory
 from engine.planner.recompute import Recompute
 from engine.planner.schedule import layers_of_stages, stage_indices
+from engine.planner.sharding import Groups, Sharding, groups_of
 from engine.planner.stack import TITAN, Stack
 from engine.shapes import ModelShape, Parameter, part_parameters
 
@@ -120,6 +122,9 @@ class Held:
     def work(self, batch: Batch) -> Work:
         """What a rank computes at once."""
         training, parallelism, compiles = self.config.training, self.config.parallelism, self.config.compile
+        float8 = self.config.quantize.dense.float8
+        low = float8.enable or self.config.quantize.dense.mx.enable
+        high = float8.enable and float8.recipe_name == "rowwise_with_gw_hp"
         return Work(
             shape=self.shape,
             tokens=batch.microbatch * -(-training.seq_len // self.mesh.cp),
@@ -132,35 +137,53 @@ class Held:
             loss_parallel=not parallelism.disable_loss_parallel,
             loss_chunks=training.loss_chunks,
             fused_norm=self.on_gpu,
+            sequences=batch.microbatch,
+            async_tp=self.stack.memory == "titan" and has_async_tp(self.config),
+            float8=("weight_gradients_high" if high else "weight_gradients_low") if low else None,
+            gathers_float8=self._gathers_float8,
         )
+
+    @property
+    def _gathers_float8(self) -> bool:
+        float8 = self.config.quantize.dense.float8
+        return float8.enable and float8.enable_fsdp_float8_all_gather and self.mesh.fsdp > 1
 
     def _memory(self, rank: Rank, work: Work, batch: Batch, recompute: Recompute) -> Memory:
-        held = [1]
-        if self.mesh.pp > 1:
-            held = in_flight(
-                self.config.parallelism.pipeline_parallel_schedule,
-                pp_rank=rank.pp_rank,
-                pp=self.mesh.pp,
-                stages_a_rank=len(rank.parts),
-                microbatches=batch.microbatches,
-            )
         if self.stack.memory != "titan":
-            return self._peer_memory(rank, work, batch, recompute, held)
+            return self._peer_memory(rank, work, batch, recompute)
+        cos_and_sin = FLOAT32 * self.shape.head_dim
         return with_peak(
-            rank.static,
-            work=work,
-            recompute=recompute,
-            groups=rank.groups,
-            sharding=self.sharding(batch),
-            parts=[(layers, count) for (_, layers), count in zip(rank.parts, held, strict=True)],
-            has_loss=rank.has_loss,
-            pipelined=self.mesh.pp > 1,
-            update_bytes=rank.static.params_bytes if self.config.optimizer.implementation == "foreach" else 0,
-            has_streams=self.on_gpu,
+            Load(
+                static=rank.static,
+                work=work,
+                recompute=recompute,
+                groups=rank.groups,
+                sharding=self.sharding(batch),
+                stages=tuple(layers for _, layers in rank.parts),
+                states=fullest(**self._order(rank, batch)) if self.mesh.pp > 1 else ALONE,
+                has_loss=rank.has_loss,
+                pipelined=self.mesh.pp > 1,
+                update_bytes=rank.static.params_bytes if self.config.optimizer.implementation == "foreach" else 0,
+                tables_bytes=self.config.training.seq_len * cos_and_sin,
+                # Context ranks take the rows of their tokens.
+                places_bytes=work.tokens // batch.microbatch * cos_and_sin if self.mesh.cp > 1 else 0,
+                has_streams=self.on_gpu,
+            )
         )
 
-    def _peer_memory(self, rank: Rank, work: Work, batch: Batch, recompute: Recompute, held: list[int]) -> Memory:
-        """A rank of another implementation; `held` are the microbatches in flight in each of its stages."""
+    def _order(self, rank: Rank, batch: Batch) -> dict[str, Any]:
+        """What a rank's order of work depends on."""
+        return {
+            "schedule": self.config.parallelism.pipeline_parallel_schedule,
+            "pp_rank": rank.pp_rank,
+            "pp": self.mesh.pp,
+            "stages_a_rank": len(rank.parts),
+            "microbatches": batch.microbatches,
+        }
+
+    def _peer_memory(self, rank: Rank, work: Work, batch: Batch, recompute: Recompute) -> Memory:
+        """A rank of another implementation."""
+        held = in_flight(**self._order(rank, batch)) if self.mesh.pp > 1 else [1]
         parts = [(layers, count) for (_, layers), count in zip(rank.parts, held, strict=True)]
         common: dict[str, Any] = {
             "config": self.config,
@@ -178,17 +201,15 @@ class Held:
     def sharding(self, batch: Batch) -> Sharding:
         """How FSDP treats the weights of a rank."""
         training, reshard = self.config.training, self.config.parallelism.fsdp_reshard_after_forward
-        float8 = self.config.quantize.dense.float8
         width = BYTES[training.mixed_precision_param]
-        gathers = self.mesh.fsdp > 1 or training.mixed_precision_param != training.dtype
-        narrow = float8.enable and float8.enable_fsdp_float8_all_gather and self.mesh.fsdp > 1
         return Sharding(
             fsdp=self.mesh.fsdp,
-            gathered_width_bytes=width if gathers else 0,
-            gathered_block_width_bytes=1 if narrow else width if gathers else 0,
+            gathered_width_bytes=width,
+            gathered_block_width_bytes=1 if self._gathers_float8 else width,
             gradient_width_bytes=width,
             reduce_width_bytes=BYTES[training.mixed_precision_reduce],
             keeps_gathered=reshard == "never" or (reshard == "default" and self.mesh.pp > 1),
             sums_late=self.mesh.pp > 1,
             accumulates=training.global_batch_size > batch.local * self.mesh.data_ranks,
+            replicates=self.mesh.dp_replicate > 1,
         )

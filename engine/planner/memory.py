@@ -19,6 +19,14 @@ BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2}
 OPTIMIZER_STATES = {"AdamW": 2, "Adam": 2, "SGD": 0}
 
 
+@dataclass(frozen=True, slots=True)
+class MomentBytes:
+    """All that a rank holds at one moment of a step."""
+
+    name: str
+    bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Bytes of one rank; None is unknown.
@@ -26,6 +34,8 @@ class Memory:
     Each part is the most that it comes to in a step; `peak_bytes` is used at one moment, which
     `moment` names, so it is no more than their sum. `reserved_bytes` is what the caching allocator of a
     GPU holds: it keeps what one stream has freed from the others. None on a CPU, which has no such allocator.
+    `moments` are the fullest ones of a step in their order; in `backward of the first step` there are no
+    optimizer states yet, so that a run whose first step fits may not fit its second.
     """
 
     params_bytes: int
@@ -39,6 +49,7 @@ class Memory:
     moment: str | None = None
     capacity_bytes: int
     fits: bool | None = None
+    moments: tuple[MomentBytes, ...] = ()
 
     @property
     def static_bytes(self) -> int:

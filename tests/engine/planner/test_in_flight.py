@@ -10,7 +10,9 @@ import torch
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 from engine.config import ScheduleName
+from engine.planner import in_flight as in_flight_module
 from engine.planner.in_flight import Fullness, fullest, in_flight
+from engine.planner.order import rank_order
 from engine.planner.schedule import stage_indices
 
 MULTI: tuple[ScheduleName, ...] = (
@@ -124,3 +126,20 @@ def test_zero_bubble_puts_off_the_weights_of_as_many_microbatches_as_ranks_are_b
 def test_no_moment_is_covered_by_another(schedule: ScheduleName) -> None:
     states = full(schedule, 1, microbatches=8)
     assert not any(one.covers(other) for one in states for other in states if one is not other)
+
+
+@pytest.mark.parametrize("schedule", [*MULTI, "1F1B", "GPipe"])
+@pytest.mark.parametrize("pp_rank", [0, 1, 3])
+def test_moments_of_many_microbatches_are_those_of_the_whole_order(schedule: ScheduleName, pp_rank: int) -> None:
+    stages = 1 if schedule in ("1F1B", "GPipe") else 2
+    given = {"pp_rank": pp_rank, "pp": 4, "stages_a_rank": stages, "microbatches": 96}
+    along = set(in_flight_module._along(rank_order(schedule, **given), stages, 96))
+    few = fullest(schedule, **given)
+    assert along >= set(few)
+    assert all(any(state.covers(other) for state in few) for other in along)
+
+
+def test_a_step_of_a_trillion_microbatches_takes_no_time() -> None:
+    many = {"pp_rank": 1, "pp": 4, "stages_a_rank": 2, "microbatches": 4 * 10**12}
+    assert fullest("Interleaved1F1B", **many) == fullest("Interleaved1F1B", **(many | {"microbatches": 64}))
+    assert in_flight("LoopedBFS", **many) == [4 * 10**12] * 2

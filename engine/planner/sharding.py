@@ -1,0 +1,92 @@
+"""FSDP's groups of a rank's weights, and the bytes of their buffers.
+
+Knows what parallel/shard groups, gathers, casts and sums, and in which precision. Does not know when
+which of it is there (peak) or how long it takes (messages). The buffers are those of FSDP2 in torch 2.11 to 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.planner.memory import local_numel
+from engine.shapes import Parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """Weights of a rank by FSDP group, in elements before FSDP and after tensor parallel. 0: not on this rank."""
+
+    block: int
+    blocks: int
+    embedding: int
+    head: int
+
+    @property
+    def total(self) -> int:
+        """All weights of the rank."""
+        return self.block * self.blocks + self.embedding + self.head
+
+
+def groups_of(parameters: Mapping[str, Parameter], *, layers: int, tp: int) -> Groups:
+    """Sorts weights by name into the groups that parallel/shard makes; a tied weight is the head's too."""
+    sizes = {"layers": 0, "tok_embeddings": 0, "head": 0}
+    for name, parameter in parameters.items():
+        start = name.partition(".")[0]
+        sizes[start if start in sizes else "head"] += local_numel(parameter, tp=tp, fsdp=1)
+    tied = "norm.weight" in parameters and "output.weight" not in parameters
+    return Groups(
+        block=sizes["layers"] // max(1, layers),
+        blocks=layers,
+        embedding=0 if tied else sizes["tok_embeddings"],
+        head=sizes["head"] + (sizes["tok_embeddings"] if tied else 0),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """How FSDP treats the weights of a rank.
+
+    `gathered_width_bytes` is that of a gathered element, in a block 1 with float8 all-gather; one rank has such
+    copies too, cast or not. `keeps_gathered`: weights stay gathered from forward to backward. `sums_late`:
+    gradients stay whole until the last microbatch of a pipeline. `accumulates`: those of an earlier accumulation step
+    are there. `replicates`: copies of the model sum their gradients too.
+    """
+
+    fsdp: int
+    gathered_width_bytes: int
+    gathered_block_width_bytes: int
+    gradient_width_bytes: int
+    reduce_width_bytes: int
+    keeps_gathered: bool
+    sums_late: bool
+    accumulates: bool
+    replicates: bool = False
+
+    def whole_bytes(self, groups: Groups, *, blocks: int, ends: int) -> int:
+        """Gathered weights: so many blocks, and so many elements of embedding and head."""
+        if self.keeps_gathered:
+            blocks, ends = groups.blocks, groups.embedding + groups.head
+        return ends * self.gathered_width_bytes + blocks * groups.block * self.gathered_block_width_bytes
+
+    def buffer_bytes(self, size: int, *, block: bool = False) -> int:
+        """The result of an all-gather, on a stream of its own, from which weights are copied out."""
+        width = self.gathered_block_width_bytes if block else self.gathered_width_bytes
+        return size * width if self.fsdp > 1 else 0
+
+    def gathering_bytes(self, groups: Groups) -> int:
+        """What the stream of all-gathers needs for its pool: the largest group's result, and the next block's."""
+        block = self.buffer_bytes(groups.block, block=True)
+        return block + max(block, self.buffer_bytes(max(groups.embedding, groups.head)))
+
+    def scattering_bytes(self, size: int) -> int:
+        """The input of a reduce-scatter, which stays until the next one begins; one rank has it too."""
+        return size * self.reduce_width_bytes
+
+    def summed_bytes(self, size: int) -> int:
+        """A rank's share of summed gradients, in the precision of the sums."""
+        return -(-size // self.fsdp) * self.reduce_width_bytes
+
+    def copied_bytes(self, size: int) -> int:
+        """What a sum over copies that are not sharded takes for a moment: torch divides by 1 into a new tensor."""
+        return size * self.reduce_width_bytes if self.fsdp == 1 and self.replicates else 0
