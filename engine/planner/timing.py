@@ -150,7 +150,7 @@ class _Step:
         self._lays_out_again = batch.microbatch > 1 and not held.stack.sequence_is_outermost
         self.last_stage = sum(len(rank.parts) for rank in held.ranks) - 1
         self._made: dict[tuple[int, int, bool, bool], _Stage] = {}
-        block = self._stage((0, 0, False, False), (0,)).time
+        block = self._stage((1, int(recompute.every is None), False, False), (0,)).time
         self.block = Pass(forward_s=block.forward_s, backward_s=block.input_gradient_s + block.weight_gradient_s)
 
     def time(self) -> Time:
@@ -163,8 +163,11 @@ class _Step:
         if pp > 1:
             hop = self.ways.pp.send_s(self.work.stream_bytes)
             moving = makespan_s(schedule, times, pp=pp, microbatches=self.microbatches, hop_s=hop)
+        alike = {
+            (rank.groups, *(id(stages[index]) for index, _ in rank.parts)): rank for rank in reversed(self.held.ranks)
+        }
         found = (
-            self._of_rank(rank, [stages[index] for index, _ in rank.parts], still, moving) for rank in self.held.ranks
+            self._of_rank(rank, [stages[index] for index, _ in rank.parts], still, moving) for rank in alike.values()
         )
         return max(found, key=lambda time: (time.step_s or 0.0, time.compute_s or 0.0))
 
@@ -228,7 +231,7 @@ class _Step:
             "tp": tensor_open_s,
         }
         sent = {
-            "pp": max(waits_s, count * 2 * self.ways.pp.send_s(self.work.stream_bytes)),
+            "pp": max(waits_s, count * 2 * len(stages) * self.ways.pp.send_s(self.work.stream_bytes)),
             "dp_replicate": weights.replicas_s,
             "dp_shard": weights.shards_s,
             "cp": context_s,
