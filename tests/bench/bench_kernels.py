@@ -14,181 +14,21 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from clocked import Bench, Row
+from clocked_memory import copies, elementwise, ends, launches, optimizers
+from clocked_products import float8_casts, float8_products, float32_products, heads_of_the_model, products
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import linear, scaled_dot_product_attention
 
 from engine.model.attention import attention_kernels
 from engine.model.llama import Block
-from engine.model.loss import cross_entropy_sum
-from engine.model.rope import rotate, table
-from engine.optim import gradient_norm
+from engine.model.rope import table
 from engine.shapes import FLAVORS, ModelShape
-
-Row: TypeAlias = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
-    """Where and how large: `small` divides sizes, so that a CPU can walk through."""
-
-    device: torch.device
-    small: int = 1
-    least_s: float = 0.012
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether events of a GPU are there to time with."""
-        return self.device.type == "cuda"
-
-    def random(self, *size: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-        """Random numbers: zeros switch fewer transistors, and run faster than training does."""
-        return torch.randn(size, device=self.device, dtype=dtype)
-
-    def seconds(self, work: Callable[[], object], *, rounds: int = 3) -> float:
-        """Median over rounds of the mean time of calls in a row, as they stand in a training step."""
-        work()
-        self.wait()
-        once_s = self._of(work, 1)
-        calls = max(1, min(200, round(self.least_s / max(once_s, 1e-6))))
-        return statistics.median(self._of(work, calls) for _ in range(rounds if calls > 1 else 2))
-
-    def _of(self, work: Callable[[], object], calls: int) -> float:
-        if not self.on_gpu:
-            began_s = time.perf_counter()
-            for _ in range(calls):
-                work()
-            return (time.perf_counter() - began_s) / calls
-        began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        began.record()
-        for _ in range(calls):
-            work()
-        ended.record()
-        ended.synchronize()
-        return began.elapsed_time(ended) / 1000 / calls
-
-    def wait(self) -> None:
-        """Until the GPU is idle."""
-        if self.on_gpu:
-            torch.cuda.synchronize()
-
-
-MODELS = {name: FLAVORS["llama3"][name] for name in ("8B", "70B", "405B")}
-
-
-def layers(small: int) -> list[tuple[int, int]]:
-    """(k, n) of every linear layer of a block over 1, 2, 4 and 8 tensor ranks, each once."""
-    found: set[tuple[int, int]] = set()
-    for shape in MODELS.values():
-        kv = shape.n_kv_heads * shape.head_dim
-        for tp in (1, 2, 4, 8):
-            found |= {(shape.dim, shape.dim // tp), (shape.dim, kv // tp), (shape.dim, shape.ffn_dim // tp)}
-            found |= {(shape.dim // tp, shape.dim), (shape.ffn_dim // tp, shape.dim)}
-    return sorted({(max(16, k // small), max(16, n // small)) for k, n in found})
-
-
-def products(b: Bench) -> Iterator[Row]:
-    """bfloat16 products of a linear layer: output, gradient of the input, gradient of the weight."""
-    for k, n in layers(b.small):
-        weight_NK = b.random(n, k)
-        for tokens in (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536):
-            x_MK, g_MN = b.random(tokens // b.small, k), b.random(tokens // b.small, n)
-            yield from _three_ways(b, x_MK, g_MN, weight_NK, precision="bf16")
-
-
-def _three_ways(b: Bench, x_MK: Tensor, g_MN: Tensor, weight_NK: Tensor, *, precision: str) -> Iterator[Row]:
-    (m, k), n = x_MK.shape, weight_NK.shape[0]
-    ways: dict[str, Callable[[], object]] = {
-        "output": lambda: x_MK @ weight_NK.t(),
-        "input_gradient": lambda: g_MN @ weight_NK,
-        "weight_gradient": lambda: g_MN.t() @ x_MK,
-    }
-    for way, work in ways.items():
-        s = b.seconds(work)
-        yield {"precision": precision, "way": way, "m": m, "k": k, "n": n, "s": s, "tflops": 2e-12 * m * k * n / s}
-
-
-def heads_of_the_model(b: Bench) -> Iterator[Row]:
-    """bfloat16 products of the output head, whole and over 2, 4 and 8 tensor ranks."""
-    for dim in (4096, 8192, 16384):
-        for tp in (1, 2, 4, 8):
-            weight_NK = b.random(128_256 // tp // b.small, dim // b.small)
-            for tokens in (1024, 2048, 8192, 16384):
-                x_MK, g_MN = b.random(tokens // b.small, dim // b.small), b.random(tokens // b.small, len(weight_NK))
-                yield from _three_ways(b, x_MK, g_MN, weight_NK, precision="bf16")
-
-
-def float32_products(b: Bench) -> Iterator[Row]:
-    """float32 products, exact as torch has them by default and with TF32."""
-    for k, n in ((4096, 4096), (4096, 14336), (14336, 4096), (8192, 28672)):
-        weight_NK = b.random(n // b.small, k // b.small, dtype=torch.float32)
-        for tokens in (2048, 8192, 16384):
-            x_MK = b.random(tokens // b.small, k // b.small, dtype=torch.float32)
-            g_MN = b.random(tokens // b.small, n // b.small, dtype=torch.float32)
-            for precision, setting in (("fp32", "highest"), ("tf32", "high")):
-                torch.set_float32_matmul_precision(setting)
-                yield from _three_ways(b, x_MK, g_MN, weight_NK, precision=precision)
-            torch.set_float32_matmul_precision("highest")
-
-
-def float8_products(b: Bench) -> Iterator[Row]:
-    """float8 products with one scale a tensor and one a row, and the product with casts as torchao does it."""
-    for k, n in layers(b.small):
-        for m in (2048 // b.small, 8192 // b.small, 16384 // b.small, 32768 // b.small):
-            if not b.on_gpu:
-                continue
-            a_MK = b.random(m, k).to(torch.float8_e4m3fn)
-            b_KN = b.random(n, k).to(torch.float8_e4m3fn).t()
-            one = torch.ones((), device=b.device)
-            rows, columns = torch.ones(m, 1, device=b.device), torch.ones(1, n, device=b.device)
-            for way, scales in (("fp8 tensorwise", (one, one)), ("fp8 rowwise", (rows, columns))):
-                for fast in (True, False):
-                    s = b.seconds(partial(_scaled, a_MK, b_KN, *scales, fast=fast))
-                    yield {
-                        "precision": way, "fast_accumulation": fast, "m": m, "k": k, "n": n, "s": s,
-                        "tflops": 2e-12 * m * k * n / s,
-                    }  # fmt: skip
-
-
-def _scaled(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, fast: bool) -> Tensor:
-    return torch._scaled_mm(a, b, scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast)
-
-
-def float8_casts(b: Bench) -> Iterator[Row]:
-    """What a float8 product needs first: the largest element, the cast, its transpose; eager and compiled."""
-
-    def cast_tensor(x: Tensor) -> Tensor:
-        scale = 448.0 / x.abs().max().float().clamp(min=1e-12)
-        return (x.float() * scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
-
-    def cast_rows(x: Tensor) -> Tensor:
-        scale = 448.0 / x.abs().amax(dim=1, keepdim=True).float().clamp(min=1e-12)
-        return (x.float() * scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
-
-    works: dict[str, Callable[[Tensor], object]] = {
-        "largest": lambda x: x.abs().max(),
-        "cast tensor": cast_tensor,
-        "cast rows": cast_rows,
-        "cast columns": lambda x: cast_rows(x.t()),
-    }
-    for m, n in ((2048, 4096), (8192, 4096), (8192, 14336)):
-        x = b.random(m // b.small, n // b.small)
-        for name, work in works.items():
-            for how, run in _both(b, work):
-                yield {"work": name, "how": how, "elements": x.numel(), "s": b.seconds(partial(run, x))}
-
-
-def _both(b: Bench, work: Callable[..., object]) -> list[tuple[str, Callable[..., object]]]:
-    """As it is, and compiled with a graph of its own."""
-    torch._dynamo.reset()
-    return [("eager", work), ("compile", torch.compile(work, dynamic=False))] if b.on_gpu else [("eager", work)]
 
 
 def attention(b: Bench) -> Iterator[Row]:
@@ -232,111 +72,6 @@ def _attention(b: Bench, batch: int, seq_len: int, heads: int, kv_heads: int, wi
     }  # fmt: skip
 
 
-def copies(b: Bench) -> Iterator[Row]:
-    """Memory to memory, a cast to float32, and to and from the host."""
-    for mib in (1, 4, 16, 64, 256, 1024, 4096):
-        n = mib * (1 << 20) // 2 // b.small**2
-        x, y, wide = b.random(n), b.random(n), torch.empty(n, device=b.device, dtype=torch.float32)
-        yield _moved(b, "copy", 4 * n, partial(y.copy_, x))
-        yield _moved(b, "cast to float32", 6 * n, partial(wide.copy_, x))
-        yield _moved(b, "cast to bfloat16", 6 * n, partial(x.copy_, wide))
-        if mib <= 1024 and b.on_gpu:
-            pinned, plain = torch.empty(n, dtype=x.dtype, pin_memory=True), torch.empty(n, dtype=x.dtype)
-            yield _moved(b, "to the host, pinned", 2 * n, partial(pinned.copy_, x, non_blocking=True))
-            yield _moved(b, "from the host, pinned", 2 * n, partial(x.copy_, pinned, non_blocking=True))
-            yield _moved(b, "to the host", 2 * n, partial(plain.copy_, x))
-
-
-def _moved(b: Bench, work: str, bytes_: int, run: Callable[[], object], **more: object) -> Row:
-    s = b.seconds(run)
-    return {"work": work, **more, "bytes": bytes_, "s": s, "tbyte_per_s": bytes_ / s / 1e12}
-
-
-def elementwise(b: Bench) -> Iterator[Row]:
-    """Norm, SwiGLU, residual sum, rotary turn: forward and backward, eager and compiled.
-
-    `bytes` are the least each moves: inputs read once, outputs written once.
-    """
-    for m, dim in ((2048, 4096), (8192, 4096), (32768, 4096), (8192, 16384)):
-        m, dim = m // b.small, dim // b.small
-        n, ffn = m * dim, 7 * dim // 2
-        x, y, gradient = (b.random(m, dim).requires_grad_(at < 2) for at in range(3))
-        weight = b.random(dim).requires_grad_()
-        gate, up, gradient_F = (b.random(m, ffn).requires_grad_(at < 2) for at in range(3))
-        heads = b.random(1, m, dim // 128, 128).requires_grad_()
-        angles = (b.random(m, 64, dtype=torch.float32), b.random(m, 64, dtype=torch.float32))
-        cases: list[tuple[str, Callable[..., Tensor], tuple[Tensor, ...], Tensor, tuple[int, int]]] = [
-            ("norm", lambda x, w: rms_norm(x, (x.shape[-1],), w, 1e-5), (x, weight), gradient, (4 * n, 6 * n)),
-            ("swiglu", lambda a, c: silu(a) * c, (gate, up), gradient_F, (6 * m * ffn, 10 * m * ffn)),
-            ("add", lambda a, c: a + c, (x, y), gradient, (6 * n, 0)),
-            ("rotate", lambda h, c, s: rotate(h, c, s), (heads, *angles), gradient.view(heads.shape), (4 * n, 4 * n)),
-        ]
-        for name, work, inputs, given, (forward_bytes, backward_bytes) in cases:
-            for how, run in _both(b, work):
-                out: Any = run(*inputs)
-                yield _moved(b, name, forward_bytes, partial(run, *inputs), how=how, m=m, dim=dim)
-                if backward_bytes:
-                    wanted = [each for each in inputs if each.requires_grad]
-                    back = partial(torch.autograd.grad, out, wanted, given, retain_graph=True)
-                    yield _moved(b, f"{name} backward", backward_bytes, back, how=how, m=m, dim=dim)
-
-
-def optimizers(b: Bench) -> Iterator[Row]:
-    """Fused AdamW on float32 weights as titan calls it, and the norm of their gradients."""
-    for elements in (1e7, 1e8, 1e9, 4e9):
-        each = max(1000, int(elements / 32 / b.small**3))
-        weights = [nn.Parameter(torch.randn(each, device=b.device)) for _ in range(32)]
-        for weight in weights:
-            weight.grad = torch.randn_like(weight)
-        adam = torch.optim.AdamW(weights, fused=True)
-        grads = [weight.grad for weight in weights if weight.grad is not None]
-        n = 32 * each
-        yield _moved(b, "AdamW fused", 28 * n, adam.step, elements=n)
-        yield _moved(b, "gradient norm", 4 * n, partial(gradient_norm, grads), elements=n)
-        yield _moved(b, "zero", 4 * n, partial(torch._foreach_zero_, grads), elements=n)
-
-
-def ends(b: Bench) -> Iterator[Row]:
-    """Embedding and cross entropy, forward and backward; logits in bfloat16, as the head gives them."""
-    vocab = 128_256 // b.small
-    for tokens in (1024 // b.small, 4096 // b.small, 8192 // b.small, 16384 // b.small):
-        ids = torch.randint(vocab, (1, tokens), device=b.device)
-        for dim in (4096 // b.small, 8192 // b.small):
-            for dtype in (torch.bfloat16, torch.float32):
-                weight = b.random(vocab, dim, dtype=dtype).requires_grad_()
-                out, given = embedding(ids, weight), b.random(1, tokens, dim, dtype=dtype)
-                row = {"tokens": tokens, "dim": dim, "dtype": str(dtype)}
-                back = partial(torch.autograd.grad, out, weight, given, retain_graph=True)
-                yield {"work": "embedding", **row, "s": b.seconds(partial(embedding, ids, weight))}
-                yield {"work": "embedding backward", **row, "s": b.seconds(back)}
-        logits = b.random(1, tokens, vocab).requires_grad_()
-        for how, run in _both(b, cross_entropy_sum):
-            loss: Any = run(logits, ids)
-            row = {"tokens": tokens, "vocab": vocab, "how": how}
-            back = partial(torch.autograd.grad, loss, logits, retain_graph=True)
-            yield {"work": "cross entropy", **row, "s": b.seconds(partial(run, logits, ids))}
-            yield {"work": "cross entropy backward", **row, "s": b.seconds(back)}
-
-
-def launches(b: Bench) -> Iterator[Row]:
-    """What the host needs for a small kernel, and the GPU between two of them (in a graph)."""
-    tiny, weight = b.random(16, 16), b.random(16, 16)
-    b_calls = replace(b, least_s=0.05)
-    works: dict[str, Callable[[], object]] = {
-        "add in place": lambda: tiny.add_(1.0),
-        "product": lambda: linear(tiny, weight),
-        "copy": lambda: tiny.copy_(weight),
-    }
-    for name, work in works.items():
-        yield {"work": name, "how": "host", "s": b_calls.seconds(work)}
-        if b.on_gpu:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                for _ in range(200):
-                    work()
-            yield {"work": name, "how": "graph", "s": b.seconds(graph.replay) / 200}
-
-
 def sustained(b: Bench) -> Iterator[Row]:
     """One large product over and over: what clocks do as the card warms up; and a short rest after each second."""
     n = 8192 // b.small
@@ -344,7 +79,7 @@ def sustained(b: Bench) -> Iterator[Row]:
     for _ in range(8 if b.on_gpu else 1):
         began_s, times = time.perf_counter(), []
         while time.perf_counter() - began_s < (1.0 if b.on_gpu else 0.01):
-            times.append(b._of(lambda: linear(x, weight), 20))
+            times.append(b.once_s(lambda: linear(x, weight), 20))
         yield {"m": n, "k": n, "n": n, "s": statistics.median(times), "tflops": 2e-12 * n**3 / statistics.median(times)}
 
 
