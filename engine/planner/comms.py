@@ -70,7 +70,7 @@ def links_of(cluster: Cluster) -> Links:
         network_bytes_per_s=None if network is None else _NETWORK_SHARE * network * 1e9 / 8,
         gpus_per_node=max(cluster.gpus_per_node, _NVLINK_DOMAIN.get(gpu.name, 1)),
         node_hop_s=_NVLINK_HOP_S if measured or published else _PCIE_HOP_S,
-        pairs_are_slower=measured is None and published is not None,
+        pairs_are_slower=measured is None and bool(published),
     )
 
 
