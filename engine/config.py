@@ -61,7 +61,7 @@ class Cluster(Section):
     """GPUs of one machine, or processes with `cpu`; `auto`: those here, a usual node of the named GPU, one process."""
     network_gbit_per_s_per_gpu: Positive | None = None
     """Network bandwidth between nodes for each GPU, in Gbit/s; left out: that of a usual node of this GPU."""
-    memory_gib: Positive | None = None
+    memory_gib: Annotated[float, Field(gt=0.0, le=1_000_000.0)] | None = None
     """Memory that a process has on one GPU, in GiB; left out: the card's, with `cpu` a share of this machine's."""
     bf16_tflops: Positive | None = None
     """Dense bfloat16 peak of one GPU, in TFLOP/s; left out: the data sheet's, or what a calibration measured."""

@@ -180,7 +180,7 @@ def test_a_switch_that_is_off_is_named(setting: Callable[..., Setting | None]) -
             {"training.local_batch_size": "auto", "training.global_batch_size": 64},
             "training.local_batch_size",
             "active",
-            "1, the planner's choice of those that leave 8 % free",
+            "8, the planner's choice of those that leave 8 % free",
         ),
         ({"compile.enable": True}, "compile.enable", "active", "model and loss"),
         ({"training.loss_chunks": 4}, "training.loss_chunks", "active", ""),
