@@ -44,7 +44,7 @@ def say_plan(checked: Report, stream: TextIO | None = None) -> None:
     if checked.fit is not None:
         label = paint(f"  {checked.fit.verdict}", _VERDICT_COLOURS[checked.fit.verdict], colour)
         first, *more = hanging("    ", _fit_note(plan, checked.fit), width - len(checked.fit.verdict))
-        lines += ["", title("fit"), f"{label}: {first[4:]}", *more, *_changes(checked.fit, plan)]
+        lines += ["", title("fit"), f"{label}: {first[4:]}", *more, *_changes(checked.fit, plan, width)]
     if checked.settings:
         lines += ["", title("settings")]
         for setting in checked.settings:
@@ -188,15 +188,16 @@ def _fit_note(plan: Plan, fit: Fit) -> str:
     return text
 
 
-def _changes(fit: Fit, plan: Plan) -> list[str]:
-    """The changes that would be enough, one a line, with what they need and cost."""
+def _changes(fit: Fit, plan: Plan, width: int) -> list[str]:
+    """The changes that would be enough, with what they need and cost."""
     if not fit.ways:
         return []
     lines = ["  nearest changes that leave room:"]
     for way in fit.ways[:_MOST_CHANGES]:
         what = ", ".join(f"{key} = {value}" for key, value in way.edit.items())
         share = f"{100 * way.plan.memory.needed_bytes / plan.memory.capacity_bytes:.0f} % full"
-        lines.append(f"    {what}: {share}{_cost(way)}")
+        first, *more = hanging("      ", f"{what}: {share}{_cost(way)}", width)
+        lines += [f"    {first.strip()}", *more]
     return lines
 
 

@@ -139,5 +139,10 @@ def _published(config: Config, run: Published | None) -> list[tuple[str, str]]:
     rate, held = figures.rate(theirs.tokens_per_s_per_gpu), figures.memory(theirs.memory.reserved_bytes)
     text = f"tokens/s/GPU {figures.rate(run.tokens_per_s_per_gpu)}; {figures.memory(run.held_bytes)} held; by "
     text += f"{run.engine} on {report.devices(theirs.gpu, theirs.world_size)}, {report.layout(theirs)} "
+    text += f"with {', '.join(f'{key} = {_word(value)}' for key, value in run.config.items())} "
     text += f"(the plan for it: {rate}; {held}); {run.source}"
     return [("published", text)]
+
+
+def _word(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)

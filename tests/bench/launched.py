@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One run: GPUs it takes, and the flags over preset fsdp-8b in bfloat16, one sequence at once, all kept."""
+    """One run: GPUs it takes, and the flags over preset fsdp-8b in bfloat16, one sequence at once."""
 
     name: str
     gpus: int
