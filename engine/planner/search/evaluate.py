@@ -7,7 +7,7 @@ fullest are counted. Gives the numbers of plan(), which the tests hold it to. Do
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf
 from typing import Any
@@ -16,11 +16,9 @@ from engine.config import Config
 from engine.hardware import Cluster
 from engine.keys import with_values
 from engine.planner.batch import Batch, batches_of
-from engine.planner.compute import stage_compute
 from engine.planner.held import Held, Rank, ranks_of
-from engine.planner.kernels import kernels_of
 from engine.planner.recompute import Recompute, recompute_choices
-from engine.planner.schedule import V_SHAPED, ZERO_BUBBLE, takes_microbatches
+from engine.planner.schedule import V_SHAPED, takes_microbatches
 from engine.planner.search.layouts import Layout
 from engine.planner.search.options import LOCAL_BATCH, MICROBATCH, Options
 from engine.planner.timing import Time, speed_of, time_of
@@ -53,7 +51,7 @@ class Way:
     layout: Layout
     options: Options
     held: Held
-    fullest: Held
+    fullest: tuple[Held, ...]
     recompute: Recompute
 
     @property
@@ -74,31 +72,14 @@ class Way:
             return []
         return [Batch(local=given, microbatch=given // count)]
 
-    def needed_bytes(self, batch: Batch) -> int:
-        """What the fullest rank takes."""
-        return max(memory.needed_bytes for memory in self.fullest.memories(batch, self.recompute))
-
-    def most_tokens_per_s(self, batch: Batch, cluster: Cluster) -> float:
-        """A speed that it cannot exceed: kernels alone, evenly on all ranks, and the least bubble; inf if unknown."""
-        kernels = kernels_of(cluster, self.held.stack)
-        if kernels is None:
-            return inf
-        mesh = self.layout.mesh
-        work = self.held.work(batch)
-        whole = stage_compute(
-            self.config,
-            work,
-            self.recompute,
-            layers=self.held.shape.n_layers,
-            has_embedding=True,
-            has_head=True,
-            kernels=kernels,
-            stack=self.held.stack,
-        )
-        bubble = 0.0
-        if self.layout.schedule not in ZERO_BUBBLE:
-            bubble = (mesh.pp - 1) / (self.layout.stages_a_rank * max(1, batch.microbatches))
-        return work.tokens / (whole.total_s * mesh.tp * (1 + bubble))
+    def needed_bytes(self, batch: Batch, *, enough: float = inf) -> int:
+        """What the fullest rank takes; of the first rank that takes more than `enough`, where one does."""
+        most = 0
+        for held in self.fullest:
+            most = max(most, *(memory.needed_bytes for memory in held.memories(batch, self.recompute)))
+            if most > enough:
+                break
+        return most
 
     def point(self, batch: Batch, needed_bytes: int, *, cluster: Cluster | None) -> Point:
         """It with a batch, and its time on a cluster, where somebody wants to know it."""
@@ -126,9 +107,7 @@ class Ways:
         config = with_values(self._config, values if microbatch is None else values | {MICROBATCH: microbatch})
         ranks = self._ranks_of(layout, config)
         held = Held(config=config, shape=self._shape, mesh=layout.mesh, ranks=ranks, gpu=self._cluster.gpu.name)
-        fullest = Held(
-            config=config, shape=self._shape, mesh=layout.mesh, ranks=_fullest(ranks), gpu=self._cluster.gpu.name
-        )
+        fullest = tuple(replace(held, ranks=(rank,)) for rank in _fullest(ranks))
         recompute = recompute_choices(config.activation_checkpoint)[0]
         return Way(layout=layout, options=options, held=held, fullest=fullest, recompute=recompute)
 

@@ -92,7 +92,7 @@ def complexity(layout: Layout, options: Options) -> int:
     An axis counts for two, so that recomputation, compile or replicas come before it.
     """
     mesh = layout.mesh
-    axes = 2 * (mesh.tp > 1) + 2 * (mesh.pp > 1) + (mesh.cp > 1) + (mesh.dp_replicate > 1)
+    axes = 2 * ((mesh.tp > 1) + (mesh.pp > 1) + (mesh.cp > 1)) + (mesh.dp_replicate > 1)
     plain = options.compiled + (options.mode != "none")
     return axes + (layout.stages_a_rank > 1) + plain + experience(layout, options)
 

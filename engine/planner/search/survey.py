@@ -7,8 +7,8 @@ kind with every schedule; then the best of those with every option and batch. Do
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import inf
 from typing import TypeAlias
 
@@ -18,10 +18,12 @@ from engine.planner.batch import Batch
 from engine.planner.held import room_of
 from engine.planner.mesh import Mesh
 from engine.planner.recompute import Mode
+from engine.planner.search.bound import Bound
 from engine.planner.search.evaluate import Point, Way, Ways
 from engine.planner.search.layouts import Free, Layout, layouts
 from engine.planner.search.options import LOCAL_BATCH, MICROBATCH, Options, all_options, plain_options
-from engine.planner.search.question import Question, Refusal
+from engine.planner.search.order import ranked
+from engine.planner.search.question import GOALS, Question, Refusal
 from engine.shapes import ModelShape
 
 Kind: TypeAlias = frozenset[str]
@@ -31,23 +33,16 @@ _USUAL: frozenset[ScheduleName] = frozenset({"1F1B", "Interleaved1F1B"})
 _MICROBATCHES = (1, 2, 4, 8, 16)
 # From the least memory to the most.
 _LEAST_FIRST: tuple[Mode, ...] = ("full", "memory_budget", "selective", "none")
-# Meshes of each kind, and in all, that are looked at with every schedule; layouts that are tried with every option.
-_MESHES_OF_A_KIND, _MESHES, _LAYOUTS = 1, 12, 6
+# The mixture of axes that has a name of its own: the others have to be faster than all that was seen.
+_THREE_AXES: Kind = frozenset({"tp", "pp"})
+# Meshes that are looked at with every schedule, at least; layouts that are tried with every option.
+_MESHES, _LAYOUTS = 6, 4
 
 
 def kind_of(mesh: Mesh) -> Kind:
     """The axes beside FSDP that a mesh uses."""
     degrees = {"tp": mesh.tp, "pp": mesh.pp, "cp": mesh.cp, "replicate": mesh.dp_replicate}
     return frozenset(name for name, degree in degrees.items() if degree > 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fit:
-    """A way with the batches that fit, the smallest first, and the bytes that each needs."""
-
-    way: Way
-    batches: list[tuple[Batch, int]]
-    most_tokens_per_s: float
 
 
 class Survey:
@@ -64,78 +59,115 @@ class Survey:
         self.searched = 0
         self._question, self._shape, self._refusal = question, shape, refusal
         self._ways = Ways(question.config, question.cluster, shape)
-        gpu = question.cluster.gpu
+        self._bound = Bound(question.config, question.cluster, self._ways)
+        self._goal, gpu = GOALS[question.goal], question.cluster.gpu
         self._most_bytes = int(room_of(gpu.name) * gpu.memory_bytes)
         self._judged: set[Layout] = set()
-        self._fastest: dict[tuple[Kind, bool], float] = {}
+        self._too_large: dict[Mesh, dict[Options, float]] = {}
+        self._fastest: dict[Kind, float] = {}
 
     def run(self) -> None:
-        """All three rounds."""
-        question = self._question
-        everything = list(layouts(question, self._shape))
+        """All three rounds; the simplest layout needs no uncommon schedule, so that the second is left out."""
+        everything = sorted(layouts(self._question, self._shape), key=lambda layout: len(kind_of(layout.mesh)))
         usual = [each for each in everything if each.schedule in _USUAL and each.stages_a_rank <= 2] or everything
         for layout in usual:
             self._judge_coarsely(layout)
-        best = {layout.mesh for layout in self._best(_MESHES_OF_A_KIND, _MESHES)}
-        for layout in everything:
-            if layout.mesh in best:
-                self._judge_coarsely(layout)
+        if not self._goal.is_simplest:
+            best = {layout.mesh for layout in self._best(1, max(_MESHES, len(usual) // 40))}
+            for layout in everything:
+                if layout.mesh in best:
+                    self._judge_coarsely(layout)
         for layout in self._best(0, _LAYOUTS):
-            for fit in self._fitting(layout, all_options(question, layout)):
-                if not self._is_refused(fit.way):
-                    self._add(fit.way, fit.batches)
+            self._judge_in_full(layout)
 
     def finds_any(self) -> bool:
         """Whether anything fits: layouts are judged until one does."""
         for layout in layouts(self._question, self._shape):
-            options = sorted(plain_options(self._question, layout), key=_by_memory)[:1]
-            if any(not self._is_refused(fit.way) for fit in self._fitting(layout, options)):
+            options = min(plain_options(self._question, layout), key=_by_memory, default=None)
+            if options and any(not self._is_refused(way) for way, _ in self._fitting(layout, options, {})):
                 return True
         return False
 
     def _judge_coarsely(self, layout: Layout) -> None:
-        """Judges a layout in its usual ways, each with the largest batch that fits.
+        """Judges a layout in its usual ways, each with the largest batch that fits, or for simplicity the smallest.
 
         Those that cannot be the fastest of their kind are left out: the fastest by their kernels come first.
         """
         if layout in self._judged:
             return
         self._judged.add(layout)
-        refused: set[Options] = set()
-        fits = self._fitting(layout, plain_options(self._question, layout))
-        for fit in sorted(fits, key=lambda fit: -fit.most_tokens_per_s):
-            best = self._fastest.get((kind_of(layout.mesh), fit.way.options.float8), 0.0)
-            if fit.way.options in refused or fit.most_tokens_per_s < best:
+        kind = kind_of(layout.mesh)
+        rated = [(self._bound.tokens_per_s(layout, each), each) for each in plain_options(self._question, layout)]
+        rated.sort(key=lambda pair: (-pair[0], -_by_memory(pair[1])))
+        too_large = self._too_large_of(layout)
+        for most, options in rated:
+            if most < self._fast_enough(kind):
+                self.searched += 1
                 continue
-            if self._is_refused(fit.way):
-                refused.add(fit.way.options)
-            else:
-                self._add(fit.way, fit.batches[-1:])
+            for way, batches in self._fitting(layout, options, too_large):
+                if self._is_refused(way):
+                    break
+                self._add(way, batches[:1] if self._goal.is_simplest else batches[-1:])
 
-    def _fitting(self, layout: Layout, options: Iterable[Options]) -> Iterator[_Fit]:
-        """Ways that fit, by memory alone.
+    def _fast_enough(self, kind: Kind) -> float:
+        """What a way has to be able to reach: the fastest of its kind, or of all for mixtures without a name."""
+        if self._goal.is_simplest:
+            return 0.0
+        if len(kind) <= 1 or kind == _THREE_AXES:
+            return self._fastest.get(kind, 0.0)
+        return max(self._fastest.values(), default=0.0)
 
-        Less recomputation never needs less memory, nor does a larger microbatch: what is larger than something that
-        does not fit is not looked at.
+    def _judge_in_full(self, layout: Layout) -> None:
+        """Judges a layout in every way, with every batch that fits, and microbatches near to its best."""
+        best = max(
+            (point for point in self.points.values() if point.layout == layout),
+            key=lambda point: (point.tokens_per_s_per_gpu or 0.0, -point.needed_bytes),
+        ).batch.microbatch
+        near = [size for size in self._microbatches(layout) if size is None or best <= 2 * size <= 4 * best]
+        too_large = self._too_large_of(layout)
+        for options in sorted(all_options(self._question, layout), key=_by_memory):
+            for way, batches in self._fitting(layout, options, too_large, microbatches=near):
+                if self._is_refused(way):
+                    break
+                self._add(way, batches)
+
+    def _too_large_of(self, layout: Layout) -> dict[Options, float]:
+        """What is known not to fit: 1F1B holds less than the same mesh with its stages interleaved."""
+        known = self._too_large.setdefault(layout.mesh, {})
+        if layout.schedule == "1F1B":
+            return known
+        return dict(known) if layout.schedule == "Interleaved1F1B" else {}
+
+    def _fitting(
+        self,
+        layout: Layout,
+        options: Options,
+        too_large: dict[Options, float],
+        *,
+        microbatches: Sequence[int | None] | None = None,
+    ) -> Iterator[tuple[Way, list[tuple[Batch, int]]]]:
+        """Ways that fit, with the batches that do and what each needs, from the smallest microbatch on.
+
+        A larger microbatch never needs less memory, nor does less recomputation: `too_large` keeps the least
+        microbatch that does not fit, for each options.
         """
-        too_large: dict[Options, float] = {}
-        for each in sorted(options, key=_by_memory):
-            alike = replace(each, mode="none")
-            for microbatch in self._microbatches(layout):
-                if (microbatch or 1) >= too_large.get(alike, inf):
-                    break
-                way = self._ways.of(layout, each, microbatch)
-                batches = self._batches(way)
-                if not batches:
-                    too_large[alike] = microbatch or 1
-                    break
-                most = way.most_tokens_per_s(batches[-1][0], self._question.cluster)
-                yield _Fit(way=way, batches=batches, most_tokens_per_s=most)
+        modes = _LEAST_FIRST[: _by_memory(options) + 1]
+        limit = min(too_large.get(replace(options, mode=mode), inf) for mode in modes)
+        for microbatch in microbatches or self._microbatches(layout):
+            if (microbatch or 1) >= limit:
+                return
+            way = self._ways.of(layout, options, microbatch)
+            batches = self._batches(way)
+            if not batches:
+                too_large[options] = microbatch or 1
+                return
+            yield way, batches
 
     def _microbatches(self, layout: Layout) -> list[int | None]:
         if layout.mesh.pp == 1:
             return [None]
-        return list(Free(self._question).of(MICROBATCH, _MICROBATCHES))
+        sizes = _MICROBATCHES[:1] if self._goal.is_simplest else _MICROBATCHES
+        return list(Free(self._question).of(MICROBATCH, sizes))
 
     def _batches(self, way: Way) -> list[tuple[Batch, int]]:
         """The batches of a way that fit, with what each needs."""
@@ -146,16 +178,21 @@ class Survey:
 
         def fill(batch: Batch) -> int:
             if batch not in needed:
-                needed[batch] = way.needed_bytes(batch)
+                needed[batch] = way.needed_bytes(batch, enough=self._most_bytes)
             return needed[batch]
 
-        if fill(batches[0]) > self._most_bytes:
-            self._note_too_large(way, batches[0], fill(batches[0]))
-            count = 0
-        else:
+        if fill(batches[-1]) <= self._most_bytes:
+            count = len(batches)
+        elif fill(batches[0]) <= self._most_bytes:
             count = bisect_right(batches, self._most_bytes, key=fill)
+        else:
+            count = 0
+            self._note_too_large(way, batches[0], fill(batches[0]))
+        # Fewer microbatches only make the bubble of a pipeline longer.
+        kept = batches[:count][-2:] if way.layout.mesh.pp > 1 else batches[:count]
+        found = [(batch, fill(batch)) for batch in kept]
         self.searched += len(needed)
-        return [(batch, fill(batch)) for batch in batches[:count]]
+        return found
 
     def _is_refused(self, way: Way) -> bool:
         config = with_values(way.config, {LOCAL_BATCH: way.batches()[0].local})
@@ -168,22 +205,23 @@ class Survey:
         for batch, needed_bytes in batches:
             point = way.point(batch, needed_bytes, cluster=self._question.cluster)
             self.points[way.layout, way.options, batch] = point
-            key = kind_of(way.layout.mesh), way.options.float8
-            self._fastest[key] = max(self._fastest.get(key, 0.0), point.tokens_per_s_per_gpu or 0.0)
+            kind = kind_of(way.layout.mesh)
+            self._fastest[kind] = max(self._fastest.get(kind, 0.0), point.tokens_per_s_per_gpu or 0.0)
 
     def _note_too_large(self, way: Way, batch: Batch, needed_bytes: int) -> None:
         kind = kind_of(way.layout.mesh)
         nearest = self.tightest.get(kind)
         if (nearest is None or needed_bytes < nearest.needed_bytes) and not self._is_refused(way):
-            self.tightest[kind] = way.point(batch, needed_bytes, cluster=None)
+            whole_bytes = way.needed_bytes(batch)
+            if nearest is None or whole_bytes < nearest.needed_bytes:
+                self.tightest[kind] = way.point(batch, whole_bytes, cluster=None)
 
     def _best(self, of_a_kind: int, in_all: int) -> list[Layout]:
-        """The fastest layouts, and of each kind the fastest few; where no speed is known the smallest."""
-        order = sorted(self.points.values(), key=lambda point: (-(point.tokens_per_s_per_gpu or 0), point.needed_bytes))
-        ranked = list(dict.fromkeys(point.layout for point in order))
-        found = dict.fromkeys(ranked[:in_all])
+        """The layouts that the goal puts first, and of each kind the first few."""
+        order = list(dict.fromkeys(point.layout for point in ranked(self._question, list(self.points.values()))))
+        found = dict.fromkeys(order[:in_all])
         kinds: dict[Kind, int] = {}
-        for layout in ranked:
+        for layout in order:
             kind = kind_of(layout.mesh)
             kinds[kind] = kinds.get(kind, 0) + 1
             if kinds[kind] <= of_a_kind:
