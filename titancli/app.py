@@ -79,7 +79,8 @@ def validate(
         bool, typer.Option("--dry-run", help="Build and step every pipeline rank, without GPUs; takes a minute or two.")
     ] = False,
     stack: Annotated[
-        str, typer.Option("--stack", metavar="NAME", help="Predict another engine: torchtitan or megatron.")
+        str,
+        typer.Option("--stack", metavar="NAME", help="Predict another engine: torchtitan, megatron or llm-foundry."),
     ] = "titan",
     json: _Json = False,
 ) -> int:
