@@ -22,6 +22,7 @@ EVERY_COMMAND = (
     ("presets", "--json"),
     ("validate", "--preset", "3d-405b"),
     ("validate", "--preset", "3d-405b", "--json"),
+    ("plan", "--preset", "quickstart", "--cluster.gpu", "h200"),
     ("launch", "--preset", "quickstart", "--dry-run"),
     ("launch", "--preset", "3d-405b"),
     ("doctor", "--help"),

@@ -23,7 +23,9 @@ from engine.planner.stack import TITAN
 from engine.planner.timing import slowest_of
 
 # One sequence is sent as it lies, many make large products: a token takes least with one or the other.
-_SEQUENCES = (1, 16)
+_SEQUENCES = (1, 256)
+# Still larger products, or whole waves of tiles, gain less than this.
+_ROUNDING = 1.001
 
 
 class Bound:
@@ -39,7 +41,7 @@ class Bound:
         if key not in self._token_s:
             self._token_s[key] = min(self._least_s(layout, options, sequences) for sequences in _SEQUENCES)
         token_s = self._token_s[key]
-        return 1 / (token_s * (1 + self._bubble(layout))) if token_s else inf
+        return _ROUNDING / (token_s * (1 + self._bubble(layout))) if token_s else inf
 
     def _bubble(self, layout: Layout) -> float:
         """The least share of its work that a rank waits for, with as many microbatches as are ever tried."""

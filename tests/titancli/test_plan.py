@@ -1,0 +1,125 @@
+"""`titan plan` from outside."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import TitanError
+from engine.keys import field_types
+from engine.planner.search import search
+from engine.rules import check
+from engine.rules.layouts import refusal
+from engine.sources import Flag, load
+from titancli.plan import Asked, plan, question_of, to_json, to_toml
+
+SMALL = ("plan", "--model", "8B", "--gpu", "h100-80", "--nodes", "1", "--gpus-per-node", "2", "--seq-len", "4096")
+
+
+def test_it_prints_ranks_bars_front_and_reasons(titan: Callable[..., Any]) -> None:
+    ran = titan(*SMALL)
+    assert (ran.code, ran.err) == (0, "")
+    for words in ("layouts judged in", "  1  ", "memory of one rank", "time of one step", "why others lost"):
+        assert words in ran.out
+    assert ran.out.rstrip().endswith(f"next: titan {' '.join(SMALL)} --output run.toml")
+
+
+def test_what_it_writes_is_a_config_that_validates(titan: Callable[..., Any]) -> None:
+    assert titan(*SMALL, "--output", "run.toml").code == 0
+    assert titan("validate", "run.toml").code == 0
+    again = titan(*SMALL, "--output", "run.toml")
+    assert (again.code, again.err.splitlines()[0]) == (2, "error[U124]: run.toml is there already")
+
+
+def test_json_is_that_of_the_contract(titan: Callable[..., Any]) -> None:
+    ran = titan(*SMALL, "--json", "--top", "2")
+    told = json.loads(ran.out)
+    assert ran.err == ""
+    assert {"candidates", "rejected", "searched", "seconds"} <= told.keys()
+    assert [each.keys() >= {"config", "plan", "reason"} for each in told["candidates"]] == [True, True]
+    assert all({"config", "reason"} <= each.keys() for each in told["rejected"])
+    assert all(set(each["config"]) <= set(field_types()) for each in told["candidates"])
+
+
+def test_all_bad_flags_are_told_at_once(titan: Callable[..., Any]) -> None:
+    ran = titan(
+        "plan", "--model", "9B", "--gpu", "h100", "--nodes", "0", "--goal", "prod", "--seq-len", "x", "--top", "0"
+    )
+    assert (ran.code, ran.out) == (2, "")
+    assert [line[:12] for line in ran.err.splitlines() if line.startswith("error")] == [
+        "error[U121]:",
+        "error[U122]:",
+        "error[U123]:",
+        "error[S102]:",
+        "error[S102]:",
+        "error[S102]:",
+    ]
+    assert "fix: write production" in ran.err
+    assert "fix: write h100-96" in ran.err
+
+
+def test_a_model_that_fits_nowhere_says_how_many_gpus_it_takes(titan: Callable[..., Any]) -> None:
+    ran = titan(*SMALL[:1], "--model", "70B", *SMALL[3:])
+    assert ran.code == 3
+    assert ran.err.startswith("error[M510]: llama3 70B fits 2 x h100-80 in no layout: the smallest needs ")
+    assert "fix: use 16 GPUs of this kind (--nodes 2 --gpus-per-node 8)" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "flavor"),
+    [("8B", "llama3", "8B"), ("8b", "llama3", "8B"), ("qwen3 32B", "qwen3", "32B"), ("llama2-70B", "llama2", "70B")],
+)
+def test_a_model_is_a_flavor_of_llama3_or_has_its_family_before_it(words: str, name: str, flavor: str) -> None:
+    model = question_of(None, None, (), Asked(model=words, gpu="h200")).config.model
+    assert (model.name, model.flavor) == (name, flavor)
+
+
+def test_keys_given_as_flags_are_kept() -> None:
+    flags = (Flag("parallelism.tensor_parallel_degree", "4", "--parallelism.tensor_parallel_degree"),)
+    question = question_of(None, None, flags, Asked(model="8B", gpu="h100-80", nodes="1", gpus_per_node="8"))
+    found = search(question, refusal=refusal)
+    assert {candidate.plan.mesh.tp for candidate in found.candidates} == {4}
+
+
+def test_a_preset_gives_all_but_the_layout() -> None:
+    question = question_of(None, "3d-405b", (), Asked())
+    assert question.config.training.seq_len == 8192
+    assert question.config.optimizer.lr == 8e-5
+    assert question.fixed == frozenset()
+
+
+def test_a_config_that_is_asked_for_by_nothing_is_refused() -> None:
+    with pytest.raises(TitanError, match="titan plan needs a model"):
+        question_of(None, None, (), Asked())
+
+
+def test_every_candidate_written_as_a_file_is_sound(tmp_path: Path) -> None:
+    question = question_of(None, None, (), Asked(model="8B", gpu="h100-80", nodes="1", gpus_per_node="4"))
+    for number, candidate in enumerate(search(question, refusal=refusal).candidates):
+        path = tmp_path / f"{number}.toml"
+        path.write_text(to_toml(candidate), "utf-8")
+        assert tomllib.loads(path.read_text("utf-8"))["model"]["flavor"] == "8B"
+        checked = check(load(path, environ={}))
+        assert checked.ok
+        assert checked.plan == candidate.plan
+
+
+def test_a_cpu_without_measured_speed_gets_the_plainest_layout() -> None:
+    asked = Asked(model="debugmodel", gpu="cpu", gpus_per_node="2", seq_len="128", goal="prototype")
+    found = search(question_of(None, None, (), asked), refusal=refusal)
+    assert to_json(found)["candidates"][0]["plan"]["mesh"]["dp_shard"] == 2
+
+
+def test_where_rules_refuse_all_layouts_they_say_why(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = (Flag("parallelism.tensor_parallel_degree", "3", "--parallelism.tensor_parallel_degree"),)
+    asked = Asked(model="8B", gpu="h100-80", nodes="3", gpus_per_node="8")
+    with pytest.raises(TitanError) as refused:
+        plan(None, None, flags, asked, output=None, force=False, as_json=False)
+    assert refused.value.exit_code == 2
+    assert refused.value.findings[0].rule == "P101"
+    assert capsys.readouterr().out == ""
