@@ -35,8 +35,10 @@ _MICROBATCHES = (1, 2, 4, 8, 16)
 _LEAST_FIRST: tuple[Mode, ...] = ("full", "memory_budget", "selective", "none")
 # The mixture of axes that has a name of its own: the others have to be faster than all that was seen.
 _THREE_AXES: Kind = frozenset({"tp", "pp"})
-# Meshes that are looked at with every schedule, at least; layouts that are tried with every option.
-_MESHES, _LAYOUTS = 6, 4
+# Meshes that are looked at with every schedule, and layouts that are tried with every option: one of so many, at least.
+_ONE_OF, _MESHES, _LAYOUTS = 40, 6, 4
+# What is slower than this share of the fastest is no trade of speed for memory that anybody would make.
+_WORTH_SHOWING = 0.7
 
 
 def kind_of(mesh: Mesh) -> Kind:
@@ -73,11 +75,11 @@ class Survey:
         for layout in usual:
             self._judge_coarsely(layout)
         if not self._goal.is_simplest:
-            best = {layout.mesh for layout in self._best(1, max(_MESHES, len(usual) // 40))}
+            best = {layout.mesh for layout in self._best(1, max(_MESHES, len(usual) // _ONE_OF))}
             for layout in everything:
                 if layout.mesh in best:
                     self._judge_coarsely(layout)
-        for layout in self._best(0, _LAYOUTS):
+        for layout in self._best(0, max(_LAYOUTS, len(usual) // _ONE_OF)):
             self._judge_in_full(layout)
 
     def finds_any(self) -> bool:
@@ -125,7 +127,11 @@ class Survey:
         ).batch.microbatch
         near = [size for size in self._microbatches(layout) if size is None or best <= 2 * size <= 4 * best]
         too_large = self._too_large_of(layout)
+        least = 0.0 if self._goal.is_simplest else _WORTH_SHOWING * max(self._fastest.values())
         for options in sorted(all_options(self._question, layout), key=_by_memory):
+            if self._bound.tokens_per_s(layout, options) < least:
+                self.searched += 1
+                continue
             for way, batches in self._fitting(layout, options, too_large, microbatches=near):
                 if self._is_refused(way):
                     break
