@@ -1,10 +1,10 @@
 """What plans promise, against runs on a GPU that nobody looked at while the planner was built.
 
-`python tests/bench/bench_holdout.py [--rows second] [--output FILE] [--calibration FILE] [--predict] [WORDS]` plans each
-row for one H200, prints that, launches it for 12 steps, and prints what it reached and how far that lies from the plan:
-memory that the allocator held, and tokens a second in the middle of the run. `--predict` only plans, on any machine.
-Rows differ in model, depth, batch, length, recomputation, compiler and precision. Once the planner has learned from
-rows they are held out no more: the second set is for after that. Needs a GPU and about seven minutes a set.
+`python tests/bench/bench_holdout.py [--rows second] [--output FILE] [--calibration FILE] [--predict] [WORDS]` plans
+each row for one H200, prints that, launches it for 12 steps, and prints what it reached and how far that lies from the
+plan: memory that the allocator held, and tokens a second in the middle of the run. `--predict` only plans, on any
+machine. Rows differ in model, depth, batch, length, recomputation, compiler and precision. Once the planner has
+learned from rows they are held out no more: the second set is for after that. Needs a GPU and seven minutes a set.
 """
 
 from __future__ import annotations

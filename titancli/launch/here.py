@@ -59,7 +59,10 @@ def _compare_cards(loaded: Loaded, needed: Cluster, machine: Machine) -> Compari
             )
             fix = f"launch it on {needed.gpu.name}, or set cluster.gpu to the nearest of {', '.join(GPUS)}"
             return Comparison((_finding(loaded, "H804", "cluster.gpu", message, fix),))
-        lacks = _lacks(GPUS[kind], needed.gpu, same=_same(kind, needed.gpu.name))
+        if _same(kind, needed.gpu.name):
+            known.append(GPUS[kind])
+            continue
+        lacks = _lacks(GPUS[kind], needed.gpu)
         if lacks:
             message = f"this run is made for {needed.gpu.name}, and this machine's {kind} has {' and '.join(lacks)}"
             fix = f'launch it on {needed.gpu.name}, or set cluster.gpu = "{kind}" and a layout that fits it'
@@ -67,7 +70,7 @@ def _compare_cards(loaded: Loaded, needed: Cluster, machine: Machine) -> Compari
         known.append(GPUS[kind])
     weakest = min(known, key=lambda gpu: gpu.memory_bytes)
     if all(_same(gpu.name, needed.gpu.name) for gpu in known):
-        return Comparison()
+        return Comparison(_promised_memory(loaded, needed.gpu, weakest))
     message = f"this run is made for {needed.gpu.name}, and runs on {weakest.name} here: planned anew for it"
     fix = f'set cluster.gpu = "{weakest.name}" where it is always run here'
     warning = _finding(loaded, "H806", "cluster.gpu", message, fix, severity="warning")
@@ -75,13 +78,22 @@ def _compare_cards(loaded: Loaded, needed: Cluster, machine: Machine) -> Compari
     return Comparison((warning,), replace(needed, gpu=gpu, calibration=calibration))
 
 
-def _lacks(here: Gpu, needed: Gpu, *, same: bool) -> list[str]:
-    """What a GPU is short of, in words; of the config's own kind it can only be memory that the config promises."""
+def _promised_memory(loaded: Loaded, needed: Gpu, here: Gpu) -> tuple[Finding, ...]:
+    """An error where the config gives its own kind of GPU more memory than that has."""
+    if needed.memory_bytes <= here.memory_bytes:
+        return ()
+    promised, found = (figures.memory(gpu.memory_bytes) for gpu in (needed, here))
+    message = f"this run is planned for {promised} of memory, and {here.name} has {found}"
+    return (
+        _finding(loaded, "H808", "cluster.memory_gib", message, f"leave memory_gib out, or set it to {found[:-4]}"),
+    )
+
+
+def _lacks(here: Gpu, needed: Gpu) -> list[str]:
+    """What a GPU is short of, in words."""
     lacks: list[str] = []
     if here.memory_bytes < needed.memory_bytes:
         lacks.append(f"{figures.memory(here.memory_bytes)} of memory instead of {figures.memory(needed.memory_bytes)}")
-    if same:
-        return lacks
     if needed.fp8_flops_per_s is not None and here.fp8_flops_per_s is None:
         lacks.append("no float8")
     if needed.has_mxfp8 and not here.has_mxfp8:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from engine.calibration import Calibration, usual_path, write
 from engine.hardware import GIB, GPUS, Machine
 from engine.sources import Flag, Loaded, load
 from titancli.launch.here import compare
@@ -24,6 +25,12 @@ def config(**flags: str) -> Loaded:
     return load(environ={}, flags=[Flag(key, value, f"--{key}") for key, value in keys.items()])
 
 
+def measured(gpu: str, bf16_tflops: float) -> None:
+    """A calibration at its usual place."""
+    about = {"gpu": gpu, "gpu_name": gpu, "host": "here", "date": "2026-11-30", "versions": {}}
+    write(Calibration(**about, sustained={"bf16_tflops": bf16_tflops}), usual_path(gpu))
+
+
 H200S = machine(*[("NVIDIA H200", 140.4)] * 8)
 H100S = machine(*[("NVIDIA H100 80GB HBM3", 79.6)] * 8)
 
@@ -31,6 +38,31 @@ H100S = machine(*[("NVIDIA H100 80GB HBM3", 79.6)] * 8)
 def test_same_card_says_nothing() -> None:
     compared = compare(config(gpu="h200", gpus_per_node="8"), H200S)
     assert (compared.findings, compared.cluster) == ((), None)
+
+
+def test_given_figures_of_the_same_card_are_kept() -> None:
+    compared = compare(config(gpu="h200", gpus_per_node="8", bf16_tflops="1500.0", memory_gib="100.0"), H200S)
+    assert (compared.findings, compared.cluster) == ((), None)
+
+
+def test_more_memory_than_the_card_has_is_refused() -> None:
+    (wrong,) = compare(config(gpu="h200", gpus_per_node="8", memory_gib="141.0"), H200S).findings
+    assert (wrong.rule, wrong.severity, wrong.key) == ("H808", "error", "cluster.memory_gib")
+    assert wrong.message == "this run is planned for 141 GiB of memory, and h200 has 140 GiB"
+    assert wrong.fix == "leave memory_gib out, or set it to 140"
+
+
+def test_a_card_that_was_measured_is_the_same_card() -> None:
+    measured("h200", 600.0)
+    compared = compare(config(gpu="h200", gpus_per_node="8"), H200S)
+    assert (compared.findings, compared.cluster) == ((), None)
+
+
+def test_a_larger_card_is_planned_for_with_what_was_measured_on_it() -> None:
+    measured("h200", 600.0)
+    cluster = compare(config(gpu="h100-80", gpus_per_node="8"), H200S).cluster
+    assert cluster is not None
+    assert (cluster.gpu.sustained_bf16_flops_per_s, cluster.calibration) == (6e14, str(usual_path("h200")))
 
 
 def test_larger_card_passes_with_a_warning_and_is_planned_for() -> None:
