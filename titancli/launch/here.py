@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from engine.errors import Finding, Severity
-from engine.hardware import GPUS, Cluster, Gpu, Machine, calibrated, kind_of, resolve_cluster
+from engine.hardware import GIB, GPUS, Cluster, Gpu, Machine, calibrated, kind_of, resolve_cluster
 from engine.sources import Loaded, locate
 from titancli import figures
 
@@ -84,9 +84,8 @@ def _promised_memory(loaded: Loaded, needed: Gpu, here: Gpu) -> tuple[Finding, .
         return ()
     promised, found = (figures.memory(gpu.memory_bytes) for gpu in (needed, here))
     message = f"this run is planned for {promised} of memory, and {here.name} has {found}"
-    return (
-        _finding(loaded, "H808", "cluster.memory_gib", message, f"leave memory_gib out, or set it to {found[:-4]}"),
-    )
+    fix = f"leave memory_gib out, or set it to {here.memory_bytes / GIB:.1f}"
+    return (_finding(loaded, "H808", "cluster.memory_gib", message, fix),)
 
 
 def _lacks(here: Gpu, needed: Gpu) -> list[str]:

@@ -49,7 +49,8 @@ def test_more_memory_than_the_card_has_is_refused() -> None:
     (wrong,) = compare(config(gpu="h200", gpus_per_node="8", memory_gib="141.0"), H200S).findings
     assert (wrong.rule, wrong.severity, wrong.key) == ("H808", "error", "cluster.memory_gib")
     assert wrong.message == "this run is planned for 141 GiB of memory, and h200 has 140 GiB"
-    assert wrong.fix == "leave memory_gib out, or set it to 140"
+    assert compare(config(gpu="h200", gpus_per_node="8", memory_gib="139.8"), H200S).findings == ()
+    assert wrong.fix == "leave memory_gib out, or set it to 139.8"
 
 
 def test_a_card_that_was_measured_is_the_same_card() -> None:
