@@ -215,16 +215,21 @@ def end_bytes(work: Work) -> int:
 class Logits:
     """Bytes of the logits and all that is made of them on the rank that has the head.
 
-    `forward_bytes` at their fullest in forward, `peak_bytes` in backward (cut by vocabulary, in both),
-    `laid_out_bytes` what the allocator needs for that, `kept_bytes` from forward to backward of one microbatch,
-    `gradient_bytes` when the head's weight gets its gradient.
+    `forward_bytes` at their fullest in forward, `backward_bytes` in backward, `laid_out_bytes` what the allocator
+    needs for both, `kept_bytes` from forward to backward of one microbatch, `gradient_bytes` beside the gradient
+    of the head's weight.
     """
 
     forward_bytes: int
-    peak_bytes: int
+    backward_bytes: int
     laid_out_bytes: int
     kept_bytes: int
     gradient_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """At their fullest."""
+        return max(self.forward_bytes, self.backward_bytes)
 
 
 def logits(work: Work) -> Logits:
@@ -233,40 +238,57 @@ def logits(work: Work) -> Logits:
     Eager, the middle of backward has the log-softmax of forward, its gradient, and that of the logits: three
     float32 copies. Forward makes logits, a float32 copy and the log-softmax, and the hole that the first two
     leave takes one copy of backward, not two: laid out it is one set of logits more. Loss parallel keeps the
-    logits as they are, beside at most two float32 copies. Compiled: the logits and their gradient.
+    logits as they are, beside at most two float32 copies. Compiled, the gradient is written over the logits, which
+    backward is given for good (AOTAutograd's donated buffers, torch 2.6 and later): none of five runs on an H200 has
+    room for a second.
     """
     columns = _share(work.shape.vocab_size, work.tp if work.loss_parallel else 1)
     elements = _share(work.tokens, work.loss_chunks) * columns
     width = work.width_bytes
-    kept = peak = laid_out = 0
-    forward = elements * (2 * FLOAT32 + (width if width < FLOAT32 else 0))
+    low = width if width < FLOAT32 else 0
+    forward, gradient = elements * (2 * FLOAT32 + low), elements * width
     if work.compiled_loss:
-        kept, peak = elements * width, 2 * elements * width
-        forward, laid_out = kept, peak
-    elif work.tp > 1 and work.loss_parallel:
-        kept, peak = elements * width, elements * (2 * FLOAT32 + (width if width < FLOAT32 else 0))
-        laid_out = peak
-    else:
-        kept, peak = elements * FLOAT32, 3 * elements * FLOAT32
-        laid_out = peak + (elements * width if width < FLOAT32 else 0)
-    if work.loss_chunks == 1:
-        return Logits(
-            forward_bytes=forward,
-            peak_bytes=peak,
-            laid_out_bytes=laid_out,
-            kept_bytes=kept,
-            gradient_bytes=elements * width,
+        whole = Logits(
+            forward_bytes=gradient,
+            backward_bytes=gradient,
+            laid_out_bytes=gradient,
+            kept_bytes=gradient,
+            gradient_bytes=gradient,
         )
-    # Forward computes the gradients already: a float32 sum of the weight's, one piece's beside it, and the input's.
+    elif work.tp > 1 and work.loss_parallel:
+        whole = Logits(
+            forward_bytes=forward,
+            backward_bytes=forward,
+            laid_out_bytes=forward,
+            kept_bytes=gradient,
+            gradient_bytes=gradient,
+        )
+    else:
+        whole = Logits(
+            forward_bytes=forward,
+            backward_bytes=3 * elements * FLOAT32,
+            laid_out_bytes=elements * (3 * FLOAT32 + low),
+            kept_bytes=elements * FLOAT32,
+            gradient_bytes=gradient,
+        )
+    return whole if work.loss_chunks == 1 else _in_pieces(work, whole)
+
+
+def _in_pieces(work: Work, piece: Logits) -> Logits:
+    """Forward goes through every piece and back: a float32 sum of the weight's gradients, then one piece's beside it.
+
+    Backward multiplies what was found, the gradients of weight and input, by that of the loss.
+    """
     weight = _share(work.shape.vocab_size, work.tp) * work.shape.dim
-    sums = weight * (FLOAT32 + width) + work.whole_stream_bytes
-    found = weight * width + work.whole_stream_bytes
+    found = weight * work.width_bytes + work.whole_stream_bytes
+    summed = weight * FLOAT32 + work.whole_stream_bytes
+    at_the_end = summed + weight * work.width_bytes + piece.gradient_bytes
     return Logits(
-        forward_bytes=peak + sums,
-        peak_bytes=peak + sums,
-        laid_out_bytes=laid_out + sums,
+        forward_bytes=max(summed + piece.peak_bytes, at_the_end),
+        backward_bytes=2 * found,
+        laid_out_bytes=max(summed + piece.laid_out_bytes, at_the_end, 2 * found),
         kept_bytes=found,
-        gradient_bytes=found + weight * width,
+        gradient_bytes=found + work.whole_stream_bytes,
     )
 
 

@@ -63,8 +63,9 @@ def block_peaks(work: Work, mode: LayerMode) -> BlockPeaks:
         # Computing again stops where all that backward wants is there: before the last product, unless that is
         # torchao's function, which keeps its input when it is through.
         back = max(back, *_forward(work, again, keeps=True))
-    # Gradients of all that weights were multiplied into: what they need beside what went into the products.
-    put_off = 2 * work.hidden_bytes + 2 * work.whole_stream_bytes + work.query_bytes + 2 * work.key_bytes
+    # Gradients of all results of products and of norms: what weights' gradients need beside what went into them.
+    products = 2 * work.hidden_bytes + 2 * work.whole_stream_bytes + work.query_bytes + 2 * work.key_bytes
+    put_off = products + 2 * work.stream_bytes
     return BlockPeaks(forward_bytes=forward, backward_bytes=back, put_off_bytes=put_off)
 
 

@@ -14,8 +14,8 @@ from engine.config import Config
 from engine.planner.activations import FLOAT32, Work
 from engine.planner.comms import Group
 from engine.planner.overlap import tensor_overlap
-from engine.planner.peak import Groups, Sharding
 from engine.planner.recompute import Recompute
+from engine.planner.sharding import Groups, Sharding
 from engine.planner.stack import Stack
 
 Passes: TypeAlias = tuple[float, float, float]

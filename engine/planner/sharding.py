@@ -69,10 +69,13 @@ class Sharding:
             blocks, ends = groups.blocks, groups.embedding + groups.head
         return ends * self.gathered_width_bytes + blocks * groups.block * self.gathered_block_width_bytes
 
+    def width_bytes(self, *, block: bool) -> int:
+        """Of a gathered element, of a block or of the ends."""
+        return self.gathered_block_width_bytes if block else self.gathered_width_bytes
+
     def buffer_bytes(self, size: int, *, block: bool = False) -> int:
         """The result of an all-gather, on a stream of its own, from which weights are copied out."""
-        width = self.gathered_block_width_bytes if block else self.gathered_width_bytes
-        return size * width if self.fsdp > 1 else 0
+        return size * self.width_bytes(block=block) if self.fsdp > 1 else 0
 
     def gathering_bytes(self, groups: Groups) -> int:
         """What the stream of all-gathers needs for its pool: the largest group's result, and the next block's."""

@@ -17,8 +17,8 @@ from engine.config import Config
 from engine.planner.activations import FLOAT32, Work
 from engine.planner.memory import OPTIMIZER_STATES, Memory
 from engine.planner.mesh import Mesh
-from engine.planner.peak import Groups
 from engine.planner.recompute import Recompute
+from engine.planner.sharding import Groups
 from engine.shapes import block_parameters
 
 # A block's weights once more where products are in float8: as they are and transposed, kept over microbatches.

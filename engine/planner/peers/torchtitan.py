@@ -18,8 +18,8 @@ from engine.config import Config
 from engine.planner.activations import FLOAT32, Work, block_bytes
 from engine.planner.memory import BYTES, Memory
 from engine.planner.mesh import Mesh
-from engine.planner.peak import Groups
 from engine.planner.recompute import Recompute
+from engine.planner.sharding import Groups
 
 # Workspaces of cuBLAS (32 MiB for each handle and stream on Hopper) and of compiled kernels, pages of 20 MiB begun in
 # each pool, the pool of small tensors, rotary tables, labels, and float32 copies inside the final norm.

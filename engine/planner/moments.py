@@ -1,0 +1,357 @@
+"""The points of a step at which a rank can be fullest, and what stands beside each other at each.
+
+Knows activations of all microbatches in flight, logits, gathered weights and gradients that are not sharded
+yet. Does not know what a layer keeps (activations), what passes inside of it (block), which microbatches are in
+flight when (in_flight) or what the allocator makes of it (peak).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+from engine.planner.activations import Work, end_bytes, kept_bytes, logits
+from engine.planner.block import BlockPeaks, LayerMode, block_peaks
+from engine.planner.in_flight import Fullness
+from engine.planner.memory import Memory
+from engine.planner.recompute import Recompute
+from engine.planner.sharding import Groups, Sharding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """All that a rank's memory depends on.
+
+    `stages` are the layers of each of its stages, `states` its fullest moments, `update_bytes` what the optimizer takes
+    for itself, `tables_bytes` rotary tables for the whole run and `places_bytes` those of one microbatch's tokens.
+    `has_streams`: the allocator keeps a pool for each stream of a GPU, and what is free in one is of no use to the
+    others, so `reserved_bytes` sums the pools.
+    """
+
+    static: Memory
+    work: Work
+    recompute: Recompute
+    groups: Groups
+    sharding: Sharding
+    stages: tuple[tuple[int, ...], ...]
+    states: tuple[Fullness, ...]
+    has_loss: bool
+    pipelined: bool
+    update_bytes: int
+    tables_bytes: int
+    places_bytes: int
+    has_streams: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What stands beside parameters and optimizer states at one point of a step.
+
+    `gathering_bytes` and `grads_bytes` (summed and sharded) lie in pools of their own.
+    """
+
+    name: str
+    activations_bytes: int = 0
+    logits_bytes: int = 0
+    communication_bytes: int = 0
+    gathering_bytes: int = 0
+    update_bytes: int = 0
+    grads_bytes: int = 0
+    lost_bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """All that is used."""
+        return self.laid_out_bytes - self.lost_bytes + self.grads_bytes + self.gathering_bytes
+
+    @property
+    def laid_out_bytes(self) -> int:
+        """What the stream that computes needs for it, holes included."""
+        used = self.activations_bytes + self.logits_bytes + self.communication_bytes + self.update_bytes
+        return used + self.lost_bytes
+
+
+@cache
+def _block(work: Work, recompute: Recompute, layer: int) -> tuple[int, BlockPeaks]:
+    """What a layer keeps of a microbatch, and what passes."""
+    mode: LayerMode = "none"
+    if recompute.repeats(layer):
+        mode = "full"
+    elif recompute.mode == "selective" and recompute.every is None:
+        mode = "selective"
+    return kept_bytes(work, recompute, (layer,)), block_peaks(work, mode)
+
+
+class Moments:
+    """The points of a step at which a rank can be fullest; between them it only fills or only empties."""
+
+    def __init__(self, load: Load) -> None:
+        self.load = load
+        self.work, self.groups, self.sharding = load.work, load.groups, load.sharding
+        self.head = logits(load.work) if load.has_loss else None
+        self.last = len(load.stages) - 1
+        # A tied weight is in the root's group, which is gathered from the first block's forward to its backward.
+        self.root = self.groups.head if load.has_loss and 0 in load.stages[0] and not self.groups.embedding else 0
+        # A pipeline keeps the output of a stage until its gradient is back.
+        self._kept_bytes: dict[tuple[int, ...], int] = {}
+        self._graded: dict[tuple[int, tuple[bool, ...], tuple[bool, ...]], tuple[int, int]] = {}
+        self.sizes = [self._size(stage) for stage in range(len(load.stages))]
+        beside = load.places_bytes + (self.work.stream_bytes if load.pipelined else 0)
+        self.kept = [beside + self._kept(layers) for layers in load.stages]
+        self.whole = list(self.kept)
+        if self.head is not None:
+            self.whole[-1] += end_bytes(self.work) + self.head.kept_bytes
+        self.put_off = [
+            sum(_block(self.work, load.recompute, layer)[1].put_off_bytes for layer in layers[:1]) * len(layers)
+            for layers in load.stages
+        ]
+        self.tables = load.tables_bytes * len(load.stages)
+
+    def __iter__(self) -> Iterator[Moment]:
+        for state in self._states():
+            base = self.tables + self._base(state)
+            match state.kind:
+                case "F":
+                    yield from self._forward(state, base)
+                case "B":
+                    yield from self._after_loss(state, base)
+                    yield from self._blocks(state, base)
+                    yield from self._embedding(state, base)
+                case "I":
+                    yield from self._after_loss(state, base - self.put_off[state.stage])
+                    yield self._moment("backward of a block", state, activations=base + 2 * self.work.hidden_bytes)
+                case "W":
+                    yield self._weights(state, base)
+                case "sum":
+                    yield self._sum(state, base)
+        yield Moment(
+            name="optimizer",
+            activations_bytes=self.tables,
+            update_bytes=self.load.update_bytes,
+            grads_bytes=self.load.static.grads_bytes,
+        )
+
+    def _states(self) -> list[Fullness]:
+        """Of moments that differ in their microbatches only, the one whose microbatches take most."""
+        fullest: dict[tuple[object, ...], tuple[int, Fullness]] = {}
+        for state in self.load.states:
+            key, base = (state.kind, state.stage, state.graded, state.summed), self._base(state)
+            if key not in fullest or base > fullest[key][0]:
+                fullest[key] = base, state
+        return [state for _, state in fullest.values()]
+
+    def _base(self, state: Fullness) -> int:
+        """What microbatches in flight keep."""
+        return sum(map(int.__mul__, state.held, self.whole)) + sum(map(int.__mul__, state.put_off, self.put_off))
+
+    def _kept(self, layers: tuple[int, ...]) -> int:
+        if layers not in self._kept_bytes:
+            self._kept_bytes[layers] = kept_bytes(self.work, self.load.recompute, layers)
+        return self._kept_bytes[layers]
+
+    # ---- the moments -------------------------------------------------------------------------
+
+    def _forward(self, state: Fullness, base: int) -> Iterator[Moment]:
+        layers, block = self.load.stages[state.stage], self.groups.block
+        rest = base - self.whole[state.stage] + self.kept[state.stage]
+        kept, peaks = _block(self.work, self.load.recompute, layers[-1])
+        yield self._moment(
+            "forward",
+            state,
+            activations=rest - kept + peaks.forward_bytes,
+            blocks=1,
+            gathering=self._buffer(block, block=True),
+        )
+        if self.head is not None and state.stage == self.last:
+            ahead = self._buffer(block, block=True) if self.root else self._buffer(self.groups.head)
+            yield self._loss(state, base, self.head.forward_bytes, gathering=ahead)
+
+    def _after_loss(self, state: Fullness, base: int) -> Iterator[Moment]:
+        if self.head is None or state.stage != self.last:
+            return
+        ahead = self._buffer(self.groups.block, block=True)
+        yield self._loss(state, base, self.head.backward_bytes, gathering=ahead)
+        size = self.groups.head
+        yield self._moment(
+            "gradient of the head",
+            state,
+            activations=base - self.head.kept_bytes,
+            logits=self.head.gradient_bytes,
+            ends=size,
+            whole=self._gradient(size),
+            gathering=ahead,
+        )
+        if self.root:
+            return
+        yield self._moment(
+            "gradient of the head",
+            state,
+            activations=base - self.head.kept_bytes,
+            whole=self._gradient(size) + self._scattered(size) + self._again(size),
+            progress=size if self.sharding.sums_late else 0,
+            gathering=ahead,
+        )
+
+    def _loss(self, state: Fullness, base: int, logits_bytes: int, *, gathering: int) -> Moment:
+        assert self.head is not None, "the loss is where the head is"
+        return replace(
+            self._moment(
+                "loss",
+                state,
+                activations=base - self.head.kept_bytes,
+                logits=logits_bytes,
+                ends=self.groups.head,
+                gathering=gathering,
+            ),
+            # Holes of the whole loss, where it is fullest.
+            lost_bytes=self.head.laid_out_bytes - logits_bytes if logits_bytes == self.head.peak_bytes else 0,
+        )
+
+    def _blocks(self, state: Fullness, base: int) -> Iterator[Moment]:
+        """Backward of the last block, of the one before it, and of the first."""
+        layers, block = self.load.stages[state.stage], self.groups.block
+        rest = base - self.whole[state.stage] + self.kept[state.stage] - self._kept(layers)
+        head = self.groups.head if state.stage == self.last and not self.root else 0
+        for done in sorted({0, min(1, len(layers) - 1), len(layers) - 1}):
+            before = layers[: len(layers) - done - 1]
+            _, peaks = _block(self.work, self.load.recompute, layers[len(before)])
+            ahead = self._buffer(block, block=True) if before else 0
+            progress = head + done * block
+            kept = rest + self._kept(before)
+            yield self._moment(
+                "backward of a block",
+                state,
+                activations=kept + peaks.backward_bytes,
+                blocks=1,
+                whole=self._scattered(block if done else head) + self._gradient(self.root),
+                progress=progress,
+                gathering=ahead,
+            )
+            yield self._moment(
+                "backward of a block",
+                state,
+                activations=kept + self.work.stream_bytes,
+                whole=self._gradient(block + self.root) + self._scattered(block) + self._again(block),
+                progress=progress,
+                gathering=ahead,
+            )
+
+    def _embedding(self, state: Fullness, base: int) -> Iterator[Moment]:
+        """The table's gradient: as it is made, as it is copied to be summed, and beside its sum.
+
+        A tied weight has that of the head already. On tensor ranks the first copy lives as long as the last.
+        """
+        size, work = self.groups.embedding or self.root, self.work
+        if not size or state.stage:
+            return
+        head = self.groups.head if self.last == 0 and not self.root else 0
+        progress = len(self.load.stages[0]) * self.groups.block + head
+        rest, gradient, scattered = base - self.whole[0], self._gradient(size), self._scattered(size)
+        yield self._moment(
+            "gradient of the embedding",
+            state,
+            activations=rest + work.whole_stream_bytes * (2 if work.copies_sequences else 1) + work.stream_bytes,
+            whole=gradient + self._gradient(self.root) + self._scattered(self.groups.block),
+            progress=progress,
+        )
+        if self.sharding.sums_late:
+            ways = [(gradient, size)]
+        else:
+            beside = self.sharding.copied_bytes(size) + self._again(size) + (gradient if work.tp > 1 else 0)
+            ways = [(gradient + scattered, 0), (scattered + beside, size)]
+        for whole, more in ways:
+            yield self._moment(
+                "gradient of the embedding", state, activations=rest, whole=whole, progress=progress + more
+            )
+
+    def _weights(self, state: Fullness, base: int) -> Moment:
+        """A backward for the weights alone: gradients of a whole stage at once, which used up its activations."""
+        size = self.sizes[state.stage]
+        return self._moment(
+            "gradients of the weights",
+            state,
+            activations=base - self.whole[state.stage] - self.put_off[state.stage],
+            whole=self._gradient(size),
+            progress=size,
+        )
+
+    def _sum(self, state: Fullness, base: int) -> Moment:
+        """The first group of a stage, whose gradient is copied to be sent; weights of several stages are free by then.
+
+        torch's runtime of several stages frees a stage's weights after its last backward, that of one does not.
+        """
+        first = self.groups.embedding if state.stage == 0 and self.groups.embedding else self.groups.block
+        freed = first * self.sharding.width_bytes(block=first == self.groups.block) if self.last else 0
+        moment = self._moment(
+            "sum of gradients",
+            state,
+            activations=base,
+            whole=self.sharding.scattering_bytes(first),
+            progress=self._size(state.stage),
+        )
+        return replace(moment, communication_bytes=moment.communication_bytes - freed)
+
+    # ---- what stands beside activations --------------------------------------------------------
+
+    def _moment(
+        self,
+        name: str,
+        state: Fullness,
+        *,
+        activations: int,
+        logits: int = 0,
+        blocks: int = 0,
+        ends: int = 0,
+        whole: int = 0,
+        progress: int = 0,
+        gathering: int = 0,
+    ) -> Moment:
+        """Adds gathered weights and gradients; `progress` are elements of this stage that have theirs already."""
+        late, summed = self._gradients(state, progress)
+        return Moment(
+            name=name,
+            activations_bytes=activations,
+            logits_bytes=logits,
+            communication_bytes=whole
+            + late
+            + self.sharding.whole_bytes(self.groups, blocks=blocks, ends=ends or self.root),
+            gathering_bytes=0 if self.sharding.keeps_gathered and name != "forward" else gathering,
+            grads_bytes=summed,
+        )
+
+    def _gradients(self, state: Fullness, progress: int) -> tuple[int, int]:
+        """Gradients that are whole, and those that are summed and sharded."""
+        static, sharding = self.load.static, self.sharding
+        if not sharding.sums_late:
+            return 0, static.grads_bytes if sharding.accumulates else sharding.summed_bytes(progress)
+        key = state.stage, state.graded, state.summed
+        if key not in self._graded:
+            others = [stage for stage in range(len(self.sizes)) if stage != state.stage]
+            self._graded[key] = (
+                sum(self.sizes[stage] for stage in others if state.graded[stage]),
+                sum(self.sizes[stage] for stage in others if state.summed[stage]),
+            )
+        late, summed = self._graded[key]
+        late += self.sizes[state.stage] if state.graded[state.stage] else progress
+        return late * sharding.reduce_width_bytes, (
+            static.grads_bytes if sharding.accumulates else sharding.summed_bytes(summed)
+        )
+
+    def _size(self, stage: int) -> int:
+        """Weights of one stage, in elements before FSDP."""
+        ends = (self.groups.embedding if stage == 0 else 0) + (self.groups.head if stage == self.last else 0)
+        return len(self.load.stages[stage]) * self.groups.block + ends
+
+    def _gradient(self, size: int) -> int:
+        return size * self.sharding.gradient_width_bytes
+
+    def _again(self, size: int) -> int:
+        """The sum of another accumulation step, before it is added to those there are."""
+        return self.sharding.summed_bytes(size) if self.sharding.accumulates and not self.sharding.sums_late else 0
+
+    def _scattered(self, size: int) -> int:
+        return 0 if self.sharding.sums_late else self.sharding.scattering_bytes(size)
+
+    def _buffer(self, size: int, *, block: bool = False) -> int:
+        return self.sharding.buffer_bytes(size, block=block)
