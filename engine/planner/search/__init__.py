@@ -63,7 +63,9 @@ def search(question: Question, *, refusal: Refusal) -> Found:
     survey = Survey(question, shape_of(question.config.model), refusal)
     survey.run()
     offer = Offer(question, refusal)
-    points = economical_batches(survey.points.values())
+    points = list(survey.points.values())
+    if not GOALS[question.goal].is_simplest:
+        points = economical_batches(points)
     best = _offered(offer, best_of_layouts(ranked(question, points)), question.top)
     front = _offered(offer, pareto(points, _MOST_OF_THE_FRONT), _MOST_OF_THE_FRONT)
     winner = best[0] if best else None

@@ -87,7 +87,7 @@ def _of_kind(
     if best is not None and points:
         yield _alternative(question, offer, f"{name} ({axes(best.layout.mesh)})", best, winner)
     elif best is not None:
-        reason = f"{too_large(best.needed_bytes, question.cluster.gpu.memory_bytes)} at its smallest"
+        reason = f"at its smallest it {too_large(best.needed_bytes, question.cluster.gpu.memory_bytes)}"
         named = f"{name} ({axes(best.layout.mesh)})"
         yield Alternative(name=named, values=offer.keys(best.values()), reason=reason)
 

@@ -87,14 +87,13 @@ def experience(layout: Layout, options: Options) -> int:
 
 
 def complexity(layout: Layout, options: Options) -> int:
-    """How many things a person has to know to follow what runs, FSDP alone being none.
+    """How many things a person has to know to follow what runs, FSDP and recomputation being none.
 
-    An axis counts for two, so that recomputation, compile or replicas come before it.
+    An axis counts for two, so that compile or replicas come before it.
     """
     mesh = layout.mesh
     axes = 2 * ((mesh.tp > 1) + (mesh.pp > 1) + (mesh.cp > 1)) + (mesh.dp_replicate > 1)
-    plain = options.compiled + (options.mode != "none")
-    return axes + (layout.stages_a_rank > 1) + plain + experience(layout, options)
+    return axes + (layout.stages_a_rank > 1) + options.compiled + experience(layout, options)
 
 
 def has_float8(config: Config, cluster: Cluster) -> bool:

@@ -16,13 +16,16 @@ from engine.planner.search.question import GOALS, Question
 # A layout that is faster by less is not worth showing as another trade of speed for memory.
 _STEP = 1.01
 # Speeds that are nearer to each other than this are equal.
-_AS_FAST = 1.005
+AS_FAST = 1.005
+# What is slower than this share of the fastest is no trade of speed for memory that anybody would make.
+WORTH_SHOWING = 0.5
 
 
 def ranked(question: Question, points: Collection[Point]) -> Iterator[Point]:
     """Points from the best on. Those that leave the goal's room come before those that only fit.
 
-    Of points as fast as each other, to the half percent, the simplest comes first.
+    Of points as fast as each other, to the half percent, the simplest comes first: what splits a layer or the model
+    least, and then what leaves most memory.
     """
     goal, gpu = GOALS[question.goal], question.cluster.gpu
     room_bytes = min(goal.room, room_of(gpu.name)) * gpu.memory_bytes
@@ -31,7 +34,10 @@ def ranked(question: Question, points: Collection[Point]) -> Iterator[Point]:
         return (point.tokens_per_s_per_gpu or 0.0) / goal.trust ** experience(point.layout, point.options)
 
     def by_simplicity(point: Point) -> tuple[float, ...]:
-        return complexity(point.layout, point.options), point.needed_bytes, -score(point)
+        mesh = point.layout.mesh
+        split = mesh.tp * mesh.cp * mesh.pp
+        repeats = point.options.mode != "none"
+        return complexity(point.layout, point.options), split, repeats, point.needed_bytes, -score(point)
 
     for fits_well in (True, False):
         left = [point for point in points if (point.needed_bytes <= room_bytes) == fits_well]
@@ -40,7 +46,7 @@ def ranked(question: Question, points: Collection[Point]) -> Iterator[Point]:
             continue
         left.sort(key=score, reverse=True)
         while left:
-            least = score(left[0]) / _AS_FAST
+            least = score(left[0]) / AS_FAST
             count = next((place for place, point in enumerate(left) if score(point) < least), len(left))
             left.remove(chosen := min(left[:count], key=by_simplicity))
             yield chosen
@@ -69,13 +75,15 @@ def best_of_layouts(points: Iterable[Point]) -> Iterator[Point]:
             yield point
 
 
-def pareto(points: Iterable[Point], most: int) -> list[Point]:
+def pareto(points: Collection[Point], most: int) -> list[Point]:
     """Points that no other beats in both speed and memory, the fastest first; each step down saves memory.
 
-    At most so many of them, spread evenly.
+    At most so many of them, spread evenly, and none that nobody would take.
     """
+    least = WORTH_SHOWING * max((point.tokens_per_s_per_gpu or 0.0 for point in points), default=0.0)
+    worthy = [point for point in points if (point.tokens_per_s_per_gpu or 0.0) >= least]
     front: list[Point] = []
-    for point in sorted(points, key=lambda point: (point.needed_bytes, -(point.tokens_per_s_per_gpu or 0.0))):
+    for point in sorted(worthy, key=lambda point: (point.needed_bytes, -(point.tokens_per_s_per_gpu or 0.0))):
         rate = point.tokens_per_s_per_gpu or 0.0
         if not front or rate > _STEP * (front[-1].tokens_per_s_per_gpu or 0.0):
             front.append(point)

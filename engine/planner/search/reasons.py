@@ -11,7 +11,8 @@ from engine.planner.held import room_of
 from engine.planner.memory import Memory
 from engine.planner.plan import Plan
 from engine.planner.search.evaluate import Point
-from engine.planner.search.options import complexity, experience
+from engine.planner.search.options import experience
+from engine.planner.search.order import AS_FAST
 from engine.planner.search.question import GOALS, Question
 
 _AXES = {
@@ -52,8 +53,8 @@ def verdict(question: Question, other: tuple[Point, Plan], winner: tuple[Point, 
         return f"{told}; it fills {100 * memory.needed_bytes / memory.capacity_bytes:.0f} % of the memory"
     if "faster" not in told:
         return told
-    if goal.is_simplest and complexity(point.layout, point.options) > complexity(first.layout, first.options):
-        return f"{told}; it asks for more knowledge"
+    if goal.is_simplest:
+        return f"{told}; it is not as simple"
     if goal.trust > 1 and experience(point.layout, point.options) > experience(first.layout, first.options):
         return f"{told}; what few have run has to win {100 * (goal.trust - 1):.0f} % each"
     if plan.tokens_per_step > best.tokens_per_step:
@@ -66,12 +67,12 @@ def compared(other: Plan, winner: Plan, cluster: Cluster) -> str:
     theirs, ours = other.tokens_per_s_per_gpu, winner.tokens_per_s_per_gpu
     if theirs is None or ours is None:
         return _by_memory(other.memory, winner.memory)
-    if theirs >= ours:
-        gain = 100 * (theirs / ours - 1)
-        return f"{_percent(gain)} faster" if gain >= 0.05 else "as fast"
-    loss = 100 * (1 - theirs / ours)
+    if ours / AS_FAST <= theirs <= ours * AS_FAST:
+        return f"as fast, to {100 * abs(theirs / ours - 1):.1f} %, with {_by_memory(other.memory, winner.memory)}"
+    if theirs > ours:
+        return f"{_percent(100 * (theirs / ours - 1))} faster"
     cause = _cause(other, winner, cluster)
-    return (f"{_percent(loss)} slower" if loss >= 0.05 else "as fast") + (f": {cause}" if cause and loss >= 1 else "")
+    return f"{_percent(100 * (1 - theirs / ours))} slower" + (f": {cause}" if cause else "")
 
 
 def too_large(memory_bytes: int, capacity_bytes: int) -> str:

@@ -22,7 +22,7 @@ from engine.planner.search.bound import Bound
 from engine.planner.search.evaluate import Point, Way, Ways
 from engine.planner.search.layouts import Free, Layout, layouts
 from engine.planner.search.options import LOCAL_BATCH, MICROBATCH, Options, all_options, plain_options
-from engine.planner.search.order import ranked
+from engine.planner.search.order import WORTH_SHOWING, ranked
 from engine.planner.search.question import GOALS, Question, Refusal
 from engine.shapes import ModelShape
 
@@ -37,8 +37,6 @@ _LEAST_FIRST: tuple[Mode, ...] = ("full", "memory_budget", "selective", "none")
 _THREE_AXES: Kind = frozenset({"tp", "pp"})
 # Meshes that are looked at with every schedule, and layouts that are tried with every option: one of so many, at least.
 _ONE_OF, _MESHES, _LAYOUTS = 40, 6, 4
-# What is slower than this share of the fastest is no trade of speed for memory that anybody would make.
-_WORTH_SHOWING = 0.7
 
 
 def kind_of(mesh: Mesh) -> Kind:
@@ -127,7 +125,7 @@ class Survey:
         ).batch.microbatch
         near = [size for size in self._microbatches(layout) if size is None or best <= 2 * size <= 4 * best]
         too_large = self._too_large_of(layout)
-        least = 0.0 if self._goal.is_simplest else _WORTH_SHOWING * max(self._fastest.values())
+        least = 0.0 if self._goal.is_simplest else WORTH_SHOWING * max(self._fastest.values())
         for options in sorted(all_options(self._question, layout), key=_by_memory):
             if self._bound.tokens_per_s(layout, options) < least:
                 self.searched += 1
