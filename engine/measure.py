@@ -28,6 +28,8 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from engine.model.attention import attention_kernels
 
+_collective = torch.ops._c10d_functional
+
 Work: TypeAlias = Callable[[], object]
 
 # A product as wide as those of large layers: on a CPU the widest of these that takes a tenth of a second at most.
@@ -222,14 +224,18 @@ def _gather(rank: int, world: int, meeting: str, told: str, sizes: Sizes, on_gpu
 
 def gathered_s(device: torch.device, whole_bytes: int) -> float:
     """Median seconds of an all-gather of so many bytes in bfloat16 among the processes of the default group."""
-    world = dist.get_world_size()
+    assert dist.group.WORLD is not None, "the default group is made before anything is measured in it"
+    world, group = dist.get_world_size(), dist.group.WORLD.group_name
     piece = torch.ones(whole_bytes // 2 // world, device=device, dtype=torch.bfloat16)
-    pieces = list(torch.empty(world * len(piece), device=device, dtype=piece.dtype).chunk(world))
+
+    def gather() -> None:
+        _collective.wait_tensor(_collective.all_gather_into_tensor(piece, world, group))
+
     times: list[float] = []
     for _ in range(12):
         dist.barrier()
         _wait()
-        times.append(_of(partial(dist.all_gather, pieces, piece), calls=5 if device.type == "cuda" else 1))
+        times.append(_of(gather, calls=5 if device.type == "cuda" else 1))
     return statistics.median(times[4:])
 
 

@@ -119,8 +119,9 @@ def beside(place: Place) -> Iterator[Row]:
 
 
 def _both(place: Place, work: Work, product: Work) -> Row:
+    """Both at once; `products_covered` says that products went on until the last collective was done."""
     alone_s, product_s = place.seconds(work), place.seconds(product)
-    counts = torch.tensor([max(4, round(0.04 / alone_s)), max(8, round(0.1 / product_s))], device=place.device)
+    counts = torch.tensor([max(4, round(0.04 / alone_s)), max(8, round(0.3 / product_s))], device=place.device)
     dist.broadcast(counts, src=0)
     calls, products = (int(count) for count in counts)
     streams = torch.cuda.Stream(), torch.cuda.Stream()
