@@ -97,8 +97,9 @@ def question_of(path: str | None, preset: str | None, flags: Sequence[Flag], ask
         raise TitanError(*findings)
     config = with_values(loaded.config, _of_goal(goal, flags))
     cluster = _cluster(loaded)
+    is_written = path is not None or preset is not None
     fixed = frozenset(flag.key for flag in flags if flag.key in SEARCHED)
-    return Question(config=config, cluster=cluster, goal=goal, fixed=fixed, top=top)
+    return Question(config=config, cluster=cluster, goal=goal, fixed=fixed, top=top, is_written=is_written)
 
 
 def _names_a_model(flags: Sequence[Flag]) -> bool:
@@ -260,7 +261,7 @@ def _say_row(place: str, candidate: Candidate, width: int, *, with_reason: bool 
         figures.percent(None if part is None or not time.step_s else 100 * part / time.step_s)
         for part in (time.bubble_s, time.exposed_comm_s)
     ]
-    rate, memory = figures.rate(plan.tokens_per_s_per_gpu), f"{plan.memory.needed_bytes / GIB:.1f}"
+    rate, memory = figures.rate(plan.tokens_per_s_per_gpu), _gib(plan.memory.needed_bytes)
     start = f"{place:>3}  {rate:>12}  {memory:>6}  {shares[0]:>6}  {shares[1]:>6}  "
     first, *more = textwrap.wrap(report.layout(plan), max(20, width - len(start))) or [""]
     report.say(start + first)
@@ -269,6 +270,11 @@ def _say_row(place: str, candidate: Candidate, width: int, *, with_reason: bool 
     _say_wrapped(" " * 5 + described(candidate), width, indent=5)
     if with_reason:
         _say_wrapped(" " * 5 + candidate.reason, width, indent=5, tint="faint")
+
+
+def _gib(size_bytes: int) -> str:
+    gib = size_bytes / GIB
+    return f"{gib:.1f}" if gib >= 1 else f"{gib:.3f}"
 
 
 def described(candidate: Candidate) -> str:

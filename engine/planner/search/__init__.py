@@ -15,18 +15,9 @@ from engine.keys import value_of, with_values
 from engine.planner.plan import Plan
 from engine.planner.search.alternatives import alternatives, axes
 from engine.planner.search.evaluate import Point
-from engine.planner.search.layouts import CP, LAYERS, PP, REPLICATE, SCHEDULE, SHARD, TP, Free
+from engine.planner.search.layouts import Free
 from engine.planner.search.offer import Offer
-from engine.planner.search.options import (
-    ASYNC_TP,
-    COMPILE,
-    FLOAT8,
-    FLOAT8_GATHER,
-    LOCAL_BATCH,
-    MICROBATCH,
-    MODE,
-    RESHARD,
-)
+from engine.planner.search.options import LOCAL_BATCH, SEARCHED
 from engine.planner.search.order import best_of_layouts, economical_batches, pareto, ranked
 from engine.planner.search.question import GOALS, Alternative, Candidate, Found, Goal, GoalName, Question, Refusal
 from engine.planner.search.reasons import of_winner, verdict
@@ -47,25 +38,21 @@ __all__ = [
     "search",
 ]
 
-SEARCHED: tuple[str, ...] = (
-    *(REPLICATE, SHARD, TP, CP, PP, SCHEDULE, LAYERS, MICROBATCH, RESHARD, ASYNC_TP),
-    *(MODE, COMPILE, FLOAT8, FLOAT8_GATHER, LOCAL_BATCH),
-)
-"""The keys that a search gives values to; the question may fix any of them."""
-
 _MOST_OF_THE_FRONT = 8
 
 
 def search(question: Question, *, refusal: Refusal) -> Found:
     """The layouts that fit, best first; none where nothing fits. KeyError for a model that is not known."""
     started = perf_counter()
+    written = {key: value_of(question.config, key) for key in SEARCHED} if question.is_written else None
     question = _opened(question)
     survey = Survey(question, shape_of(question.config.model), refusal)
     survey.run()
     offer = Offer(question, refusal)
     points = list(survey.points.values())
-    if not GOALS[question.goal].is_simplest:
-        points = economical_batches(points)
+    knows_speed = any(point.tokens_per_s_per_gpu for point in points)
+    if not (GOALS[question.goal].is_simplest and knows_speed):
+        points = economical_batches(question, points)
     best = _offered(offer, best_of_layouts(ranked(question, points)), question.top)
     front = _offered(offer, pareto(points, _MOST_OF_THE_FRONT), _MOST_OF_THE_FRONT)
     winner = best[0] if best else None
@@ -78,7 +65,7 @@ def search(question: Question, *, refusal: Refusal) -> Found:
     return Found(
         candidates=tuple(map(candidate, best)),
         pareto=tuple(map(candidate, front if winner else ())),
-        rejected=tuple(alternatives(question, survey, offer, winner)) if winner else (),
+        rejected=tuple(alternatives(question, survey, offer, winner, written)) if winner else (),
         refused=tuple(survey.refused.values()),
         least_bytes=min((point.needed_bytes for point in survey.tightest.values()), default=None),
         searched=survey.searched,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from engine.config import ScheduleName
 from engine.planner.batch import Batch
@@ -31,7 +31,7 @@ from engine.planner.search.options import (
 )
 from engine.planner.search.order import ranked
 from engine.planner.search.question import Alternative, Question
-from engine.planner.search.reasons import too_large, verdict
+from engine.planner.search.reasons import against_written, too_large, verdict
 from engine.planner.search.survey import Kind, Survey, kind_of
 
 # How the kinds of layouts are called, those that ask for least first.
@@ -61,8 +61,15 @@ _Change: TypeAlias = tuple[str, str, Point]
 """A name, the key that is changed, and the winner with that change."""
 
 
-def alternatives(question: Question, survey: Survey, offer: Offer, winner: tuple[Point, Plan]) -> Iterator[Alternative]:
-    """Each with its reason, one line; kinds of layouts first."""
+def alternatives(
+    question: Question, survey: Survey, offer: Offer, winner: tuple[Point, Plan], written: dict[str, Any] | None
+) -> Iterator[Alternative]:
+    """Each with its reason, one line: the layout that the config has already, kinds of layouts, single changes."""
+    if written is not None:
+        plan = offer.plan(written)
+        name = "as written" if isinstance(plan, str) else f"as written ({axes(plan.mesh)})"
+        reason = plan if isinstance(plan, str) else against_written(question, plan, winner[1])
+        yield Alternative(name=name, values=offer.keys(written), reason=reason)
     for kind, name in _KINDS:
         if kind != kind_of(winner[0].layout.mesh):
             yield from _of_kind(question, survey, offer, kind, name, winner)

@@ -14,7 +14,7 @@ from engine.config import Config, ScheduleName
 from engine.hardware import Cluster
 from engine.planner.recompute import Mode
 from engine.planner.schedule import ZERO_BUBBLE
-from engine.planner.search.layouts import Free, Layout
+from engine.planner.search.layouts import CP, LAYERS, PP, REPLICATE, SCHEDULE, SHARD, TP, Free, Layout
 from engine.planner.search.question import GOALS, Question
 
 Reshard: TypeAlias = Literal["default", "always", "never"]
@@ -25,6 +25,12 @@ COMPILE = "compile.enable"
 FLOAT8, FLOAT8_GATHER = "quantize.dense.float8.enable", "quantize.dense.float8.enable_fsdp_float8_all_gather"
 LOCAL_BATCH, GLOBAL_BATCH = "training.local_batch_size", "training.global_batch_size"
 MICROBATCH = "parallelism.pipeline_parallel_microbatch_size"
+
+SEARCHED: tuple[str, ...] = (
+    *(REPLICATE, SHARD, TP, CP, PP, SCHEDULE, LAYERS, MICROBATCH, RESHARD, ASYNC_TP),
+    *(MODE, COMPILE, FLOAT8, FLOAT8_GATHER, LOCAL_BATCH),
+)
+"""The keys that a search gives values to; a question may fix any of them."""
 
 # Schedules that many have trained with for long; the others are young, or hold far more than they save.
 _PROVEN: frozenset[ScheduleName] = frozenset({"1F1B", "Interleaved1F1B"})

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from engine.planner.batch import ENOUGH_TOKENS, WORTH
 from engine.planner.held import room_of
 from engine.planner.mesh import Mesh
 from engine.planner.search.evaluate import Point
-from engine.planner.search.options import complexity, experience
+from engine.planner.search.layouts import Layout
+from engine.planner.search.options import Options, complexity, experience
 from engine.planner.search.question import GOALS, Question
 
 # A layout that is faster by less is not worth showing as another trade of speed for memory.
@@ -52,16 +54,23 @@ def ranked(question: Question, points: Collection[Point]) -> Iterator[Point]:
             yield chosen
 
 
-def economical_batches(points: Iterable[Point]) -> list[Point]:
-    """Of each layout and its options the smallest batch within a percent of the fastest."""
+def economical_batches(question: Question, points: Iterable[Point]) -> list[Point]:
+    """Of each layout and its options the smallest batch within a percent of the fastest.
+
+    Where no speed is known the largest that is no more than enough to keep a machine busy.
+    """
+    enough = ENOUGH_TOKENS // question.config.training.seq_len
     kept: list[Point] = []
-    by_way: dict[object, list[Point]] = {}
+    by_way: dict[tuple[Layout, Options], list[Point]] = {}
     for point in points:
         by_way.setdefault((point.layout, point.options), []).append(point)
     for alike in by_way.values():
+        alike.sort(key=lambda point: (point.batch.local, point.needed_bytes))
         best = max(point.tokens_per_s_per_gpu or 0.0 for point in alike)
-        worthy = [point for point in alike if (point.tokens_per_s_per_gpu or 0.0) * _STEP >= best]
-        kept.append(min(worthy, key=lambda point: (point.batch.local, point.needed_bytes)))
+        if best:
+            kept.append(next(point for point in alike if (point.tokens_per_s_per_gpu or 0.0) * WORTH >= best))
+        else:
+            kept.append(([point for point in alike if point.batch.microbatch <= enough] or alike[:1])[-1])
     return kept
 
 

@@ -54,6 +54,7 @@ class Question:
     """A model on GPUs for a goal.
 
     `config` has all that is not searched; of the keys that are, `fixed` names those that stay as they stand there.
+    `is_written`: the config is a layout itself, which the winner is compared with.
     """
 
     config: Config
@@ -61,6 +62,7 @@ class Question:
     goal: GoalName = "production"
     fixed: frozenset[str] = frozenset()
     top: int = 5
+    is_written: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,14 @@ def verdict(question: Question, other: tuple[Point, Plan], winner: tuple[Point, 
     return told
 
 
+def against_written(question: Question, plan: Plan, winner: Plan) -> str:
+    """How a layout that somebody wrote stands beside the winner, whatever it uses."""
+    memory = plan.memory
+    if memory.needed_bytes > room_of(plan.gpu) * memory.capacity_bytes:
+        return too_large(memory.needed_bytes, memory.capacity_bytes)
+    return compared(plan, winner, question.cluster)
+
+
 def compared(other: Plan, winner: Plan, cluster: Cluster) -> str:
     """`31 % slower: FSDP over the network exposes 1.20 s a step`; how much faster where it is."""
     theirs, ours = other.tokens_per_s_per_gpu, winner.tokens_per_s_per_gpu

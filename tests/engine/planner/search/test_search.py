@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,3 +117,10 @@ def test_degrees_that_no_rule_lets_through_are_told_with_the_rule(ask: Callable[
     answer = search(question, refusal=refusal)
     assert (answer.candidates, answer.least_bytes) == ((), None)
     assert answer.refused[0].startswith("P110: seq_len = 8191")
+
+
+def test_a_config_that_has_a_layout_is_compared_with_the_winner(ask: Callable[..., Question]) -> None:
+    question = ask("max-performance", parallelism__tensor_parallel_degree=8)
+    first = search(replace(question, is_written=True), refusal=refusal).rejected[0]
+    assert first.name == "as written (TP 8)"
+    assert " % slower: " in first.reason
