@@ -114,7 +114,8 @@ def plan(
     json: _Json = False,
 ) -> int:
     """Search the best layouts of a model on GPUs; keys given as flags are kept."""
-    from titancli.plan import Asked, plan
+    from titancli.plan import plan
+    from titancli.question import Asked
 
     asked = Asked(
         model=model,

@@ -1,0 +1,130 @@
+"""What `titan plan` is asked, from its flags, a config or a preset; all that is wrong with them is told at once.
+
+Knows the command line's short flags and which keys they stand for. Does not search (engine/planner/search).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import Finding, TitanError
+from engine.facts import Facts
+from engine.features import FEATURES
+from engine.hardware import Cluster
+from engine.keys import with_values
+from engine.planner.search import GOALS, SEARCHED, GoalName, Question
+from engine.rules import check
+from engine.shapes import FLAVORS
+from engine.sources import Flag, Loaded, load
+from titancli import report
+
+# The command's own flags, by the keys that they are short for.
+_SHORT = {
+    "gpu": "cluster.gpu",
+    "nodes": "cluster.nodes",
+    "gpus_per_node": "cluster.gpus_per_node",
+    "seq_len": "training.seq_len",
+    "global_batch": "training.global_batch_size",
+}
+_MOST_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The flags as they were typed; None: not given."""
+
+    model: str | None = None
+    gpu: str | None = None
+    nodes: str | None = None
+    gpus_per_node: str | None = None
+    seq_len: str | None = None
+    global_batch: str | None = None
+    goal: str = "production"
+    top: str = "5"
+
+
+def question_of(path: str | None, preset: str | None, flags: Sequence[Flag], asked: Asked) -> Question:
+    """What the search is asked; TitanError with all that is wrong with the command line at once."""
+    findings: list[Finding] = []
+    short = [
+        Flag(key, value, f"--{name.replace('_', '-')}")
+        for name, key in _SHORT.items()
+        if (value := getattr(asked, name)) is not None
+    ]
+    model = _model_flags(asked.model, findings)
+    goal = _goal(asked.goal, findings)
+    top = _top(asked.top, findings)
+    if asked.model is None and path is None and preset is None and not _names_a_model(flags):
+        findings.append(report.error("U120", "titan plan needs a model", "give --model 8B, a CONFIG, or --preset NAME"))
+    loaded = load(path, preset=preset, flags=[*model, *short, *flags])
+    findings += [finding for finding in loaded.findings if finding.severity == "error"]
+    if findings:
+        raise TitanError(*findings)
+    config = with_values(loaded.config, _of_goal(goal, flags))
+    cluster = _cluster(loaded)
+    is_written = path is not None or preset is not None
+    fixed = frozenset(flag.key for flag in flags if flag.key in SEARCHED)
+    return Question(config=config, cluster=cluster, goal=goal, fixed=fixed, top=top, is_written=is_written)
+
+
+def _names_a_model(flags: Sequence[Flag]) -> bool:
+    return any(flag.key.startswith("model.") for flag in flags)
+
+
+def _model_flags(model: str | None, findings: list[Finding]) -> list[Flag]:
+    """`8B`, or a family before it: `qwen3 32B`, `llama2-70B`. A flavor alone is one of llama3."""
+    if model is None:
+        return []
+    words = model.replace("-", " ").replace(":", " ").replace("/", " ").split()
+    family, flavor = ("llama3", model.strip()) if len(words) != 2 else (words[0].lower(), words[1])
+    known = {f"{name} {size}".lower(): (name, size) for name, sizes in FLAVORS.items() for size in sizes}
+    meant = known.get(f"{family} {flavor}".lower())
+    if meant is not None:
+        return [Flag("model.name", meant[0], "--model"), Flag("model.flavor", meant[1], "--model")]
+    near = difflib.get_close_matches(f"{family} {flavor}".lower(), known, n=1, cutoff=0.0)[0]
+    name, size = known[near]
+    words_of = "; ".join(f"{name} {', '.join(sizes)}" for name, sizes in FLAVORS.items())
+    told = f"{size}" if name == "llama3" else f'"{name} {size}"'
+    findings.append(
+        report.error("U121", f"--model {model}: there is no such model", f"write {told}; known are {words_of}")
+    )
+    return []
+
+
+def _goal(word: str, findings: list[Finding]) -> GoalName:
+    for name in GOALS:
+        if name == word:
+            return name
+    near = difflib.get_close_matches(word.lower(), GOALS, n=1, cutoff=0.3)
+    fix = f"write {near[0]}; known are {', '.join(GOALS)}" if near else f"write one of {', '.join(GOALS)}"
+    findings.append(report.error("U122", f"--goal {word}: there is no such goal", fix))
+    return "production"
+
+
+def _top(word: str, findings: list[Finding]) -> int:
+    if word.isdecimal() and 1 <= int(word) <= _MOST_SHOWN:
+        return int(word)
+    fix = f"write a whole number from 1 to {_MOST_SHOWN}"
+    findings.append(report.error("U123", f"--top {word}: that is no number of layouts to show", fix))
+    return 1
+
+
+def _of_goal(goal: GoalName, flags: Sequence[Flag]) -> dict[str, Any]:
+    """Keys outside of the layout that a goal asks for, where titan has built them and nobody has said otherwise."""
+    key = "checkpoint.enable"
+    is_built = any(feature.key == key and feature.built for feature in FEATURES)
+    if goal == "production" and is_built and all(flag.key != key for flag in flags):
+        return {key: True}
+    return {}
+
+
+def _cluster(loaded: Loaded) -> Cluster:
+    """The hardware; TitanError where this machine's GPU is not in the table."""
+    facts = Facts(loaded.config)
+    if facts.cluster is None:
+        report_of = check(loaded)
+        raise TitanError(*(finding for finding in report_of.findings if finding.severity == "error"))
+    return facts.cluster
