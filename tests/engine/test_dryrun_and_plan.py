@@ -1,0 +1,122 @@
+"""What a dry run counts, tensor by tensor, is what the plan says of every stage, without the compiler in both.
+
+Presets have their layout and widths, and fewer layers; whole ones are compared by tests/bench/bench_memory.py.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+from typing import Any, TypeAlias
+
+import pytest
+from fresh import fresh
+
+from engine.config import Config
+from engine.dryrun import dry_run
+from engine.keys import with_values
+from engine.planner.plan import plan
+
+P, AC, LOW = "parallelism.", "activation_checkpoint.mode", "quantize.dense.float8."
+# The compiler is what async tensor parallel needs; a dry run has none.
+EAGER = {"compile.enable": False, P + "enable_async_tensor_parallel": False}
+PRESETS: dict[str, dict[str, Any]] = {
+    "quickstart": {},
+    "fsdp-8b": {"model.shape.n_layers": 4},
+    "2d-70b": {"model.shape.n_layers": 4},
+    "3d-405b": {
+        "model.shape.n_layers": 4,
+        P + "pipeline_parallel_degree": 2,
+        "cluster.nodes": 16,
+        "training.local_batch_size": 16,
+    },
+    "4d-405b-long": {
+        "model.shape.n_layers": 4,
+        P + "pipeline_parallel_degree": 2,
+        "cluster.nodes": 16,
+        "training.local_batch_size": 3,
+    },
+}
+
+PIECES = {"training.loss_chunks": 8}
+PIPELINE = {P + "pipeline_parallel_degree": 2, "cluster.gpus_per_node": 4, "training.local_batch_size": 4}
+# Over an 8B model of four layers at 4,096 tokens on eight GPUs.
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "every second layer, in float32": {
+        AC: "selective",
+        "activation_checkpoint.selective_ac_option": 2,
+        "training.mixed_precision_param": "float32",
+    },
+    "copies that accumulate": {
+        P + "data_parallel_replicate_degree": 8,
+        AC: "full",
+        "training.global_batch_size": 16,
+        **PIECES,
+    },
+    "tensor ranks with a loss in pieces": {P + "tensor_parallel_degree": 4, "training.local_batch_size": 2, **PIECES},
+    "rowwise float8": {LOW + "enable": True, LOW + "recipe_name": "rowwise", AC: "full", **PIECES},
+    "ulysses": {
+        P + "context_parallel_degree": 4,
+        P + "context_parallel_method": "ulysses",
+        "training.seq_len": 16384,
+        AC: "full",
+        **PIECES,
+    },
+    "tied weights": {"model.flavor": "1B", AC: "full", **PIECES},
+    "GPipe": {**PIPELINE, P + "pipeline_parallel_schedule": "GPipe"},
+    "ZB-V": {**PIPELINE, P + "pipeline_parallel_schedule": "ZBVZeroBubble", P + "tensor_parallel_degree": 2},
+}
+
+
+Peaks: TypeAlias = tuple[int | None, int | None, str | None]
+"""Bytes of one stage: counted in a dry run, and planned; and what went wrong."""
+
+
+def preset(name: str) -> Config:
+    """A preset without the compiler, with fewer layers."""
+    values = tomllib.loads(files("presets").joinpath(f"{name}.toml").read_text("utf-8"))
+    return with_values(Config.model_validate(values), EAGER | PRESETS[name])
+
+
+def layout(name: str) -> Config:
+    """A layout of the table."""
+    base = {
+        "model.flavor": "8B",
+        "model.shape.n_layers": 4,
+        "training.seq_len": 4096,
+        "cluster.gpu": "h200",
+        "cluster.gpus_per_node": 8,
+    }
+    return with_values(Config(), base | LAYOUTS[name])
+
+
+def peaks() -> dict[str, list[Peaks]]:
+    """Of every stage of every preset and layout, in one process."""
+    found: dict[str, list[Peaks]] = {}
+    configs = {name: preset(name) for name in PRESETS} | {name: layout(name) for name in LAYOUTS}
+    for name, config in configs.items():
+        resolved = plan(config)
+        found[name] = [
+            (row["peak_bytes"], stage.memory.peak_bytes, row["error"])
+            for row, stage in zip(dry_run(config, resolved), resolved.stages, strict=True)
+        ]
+    return found
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[Peaks]]:
+    """All peaks, counted once."""
+    rows: dict[str, list[Peaks]] = fresh(peaks)
+    return rows
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *LAYOUTS])
+def test_dry_run_and_plan_agree_within_five_percent_in_every_stage(name: str, found: dict[str, list[Peaks]]) -> None:
+    counted, planned, errors = zip(*found[name], strict=True)
+    assert set(errors) == {None}
+    assert planned == pytest.approx(counted, rel=0.05)
+
+
+def test_dry_run_and_plan_agree_within_one_percent_on_average(found: dict[str, list[Peaks]]) -> None:
+    errors = [(planned or 0) / (counted or 1) - 1 for stages in found.values() for counted, planned, _ in stages]
+    assert sum(map(abs, errors)) / len(errors) < 0.01
