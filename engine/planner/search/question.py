@@ -87,9 +87,10 @@ class Alternative:
 class Found:
     """The answer, best first.
 
-    `pareto`: no other layout is both faster and smaller. `searched` counts the layouts whose memory, and where
-    they may be fast their time, was worked out. Where nothing fits, `least_bytes` is the memory of the smallest layout;
-    None where the rules leave none, and `refused` is what they say.
+    `pareto`: no other layout is both faster and smaller. `searched` counts the ways to run a layout that were judged:
+    by a bound of their speed where that rules them out, else by memory, and where they fit by time. Where nothing
+    fits, `least_bytes` is the memory of the smallest layout; None where the rules leave none, and `refused` is what
+    they say.
     """
 
     candidates: tuple[Candidate, ...]

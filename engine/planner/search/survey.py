@@ -48,8 +48,8 @@ def kind_of(mesh: Mesh) -> Kind:
 class Survey:
     """What was judged so far: points that fit, and of each kind the one that came nearest to it.
 
-    `refused` holds what each rule said when it first refused one, `searched` counts the points whose memory was
-    worked out.
+    `refused` holds what each rule said when it first refused one, `searched` counts what was judged, by memory or by
+    the bound of its speed.
     """
 
     def __init__(self, question: Question, shape: ModelShape, refusal: Refusal) -> None:
