@@ -36,7 +36,7 @@ _LEAST_FIRST: tuple[Mode, ...] = ("full", "memory_budget", "selective", "none")
 # The mixture of axes that has a name of its own: the others have to be faster than all that was seen.
 _THREE_AXES: Kind = frozenset({"tp", "pp"})
 # Meshes that are looked at with every schedule, and layouts that are tried with every option: one of so many, at least.
-_ONE_OF, _MESHES, _LAYOUTS = 40, 6, 4
+_ONE_OF, _MESHES, _LAYOUTS = 25, 6, 4
 
 
 def kind_of(mesh: Mesh) -> Kind:
