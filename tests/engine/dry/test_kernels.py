@@ -1,4 +1,4 @@
-"""Norms keep what the kernel of a GPU keeps."""
+"""Norms and attention keep what the kernels of a GPU keep."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from engine.config import Model
 from engine.dry.holding import Holding
 from engine.dry.kernels import keep_as_a_gpu_does
+from engine.model.attention import Attention
 from engine.model.linear import Norm
+from engine.model.rope import table
+from engine.shapes import shape_of
 
 
 def norm() -> Norm:
@@ -38,3 +42,25 @@ def test_norm_gives_gradients_of_the_right_sizes() -> None:
 def test_input_of_another_width_is_an_error_as_ever() -> None:
     with pytest.raises(AssertionError, match="a norm of width 64 is given width 32"):
         norm()(torch.ones(2, 32))
+
+
+def held_by_attention(dtype: torch.dtype, *, on_gpu: bool) -> int:
+    """Bytes that attention of 8 query and 4 key heads keeps for backward, its weights not counted."""
+    shape = shape_of(Model())
+    attention = Attention(shape).to(dtype)
+    if on_gpu:
+        keep_as_a_gpu_does([nn.Sequential(attention)])
+    x, places = torch.ones(1, 16, shape.dim, dtype=dtype, requires_grad=True), table(shape, 16, torch.device("cpu"))
+    with Holding() as held:
+        out = attention(x, *places)
+    assert out.requires_grad
+    return held.now_bytes
+
+
+def test_float32_keys_and_values_are_there_for_every_query_head() -> None:
+    shape = shape_of(Model())
+    repeated = 2 * 16 * (shape.n_heads - shape.n_kv_heads) * shape.head_dim * 4
+    # Values are a projection that nobody holds any more once they are repeated, and so are the rotated keys.
+    more = held_by_attention(torch.float32, on_gpu=True) - held_by_attention(torch.float32, on_gpu=False)
+    assert more == repeated > 0
+    assert held_by_attention(torch.bfloat16, on_gpu=True) == held_by_attention(torch.bfloat16, on_gpu=False)
