@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from engine.planner.timing import Time
 
 _LEAST_WIDTH = 60
+# Bars that are taken in at a glance.
+_MOST_BARS = 16
 _AXES = {
     "tp": "tensor parallel",
     "cp": "context parallel",
@@ -47,7 +49,10 @@ _WORKING, _WAITING = _PARTS[0], _PARTS[3]
 
 
 def say_memory(plan: Plan, stream: TextIO | None = None) -> None:
-    """Writes one bar for each pipeline rank, as long as what it takes of its GPU; ranks alike share one."""
+    """Writes one bar for each pipeline rank, as long as what it takes of its GPU.
+
+    Ranks alike share one; neighbours do where there are many, and the fullest of them is shown.
+    """
     stream = stream or sys.stdout
     _write(memory_chart(plan, width=_width(stream), pen=Pen.of(stream)), stream)
 
@@ -83,8 +88,7 @@ class Pen:
 def memory_chart(plan: Plan, *, width: int, pen: Pen) -> list[str]:
     """The lines of `say_memory`: label, bar up to the GPU's capacity, GiB of it, the fullest moment below."""
     capacity = plan.memory.capacity_bytes
-    groups = [list(alike) for _, alike in groupby(plan.stages, key=lambda stage: (len(stage.layers), stage.memory))]
-    rows = [(_stage_name(group, plan.mesh.pp), group[0]) for group in groups]
+    rows = [(_stage_name(group, plan.mesh.pp), _fullest(group)) for group in _alike(plan.stages)]
     label_width = max(len(name) for name, _ in rows)
     figure_width = len(f"{capacity / (1 << 30):.1f}") + 7
     room = max(10, width - label_width - figure_width - 8)
@@ -156,6 +160,19 @@ def _shares(parts: Sequence[int], whole: int, cells: int) -> list[int]:
         counts.append(upto - begun)
         begun = upto
     return counts
+
+
+def _alike(stages: Sequence[Stage]) -> list[list[Stage]]:
+    """Neighbouring pipeline ranks with equal numbers, or as many together as leave few enough bars."""
+    groups = [list(alike) for _, alike in groupby(stages, key=lambda stage: (len(stage.layers), stage.memory))]
+    if len(groups) <= _MOST_BARS:
+        return groups
+    together = -(-len(stages) // _MOST_BARS)
+    return [list(stages[begin : begin + together]) for begin in range(0, len(stages), together)]
+
+
+def _fullest(stages: Sequence[Stage]) -> Stage:
+    return max(stages, key=lambda stage: stage.memory.needed_bytes)
 
 
 def _stage_name(stages: Sequence[Stage], pp: int) -> str:

@@ -182,6 +182,7 @@ def described(candidate: Candidate) -> str:
         "parallelism.enable_async_tensor_parallel": "async TP",
     }
     words += [name for key, name in named.items() if values.get(key)]
+    words.append(f"{figures.amount(plan.tokens_per_step)} tokens a step")
     return ", ".join(words)
 
 

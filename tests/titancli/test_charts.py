@@ -6,9 +6,11 @@ import io
 
 import pytest
 
+from engine.keys import with_values
 from engine.planner.plan import Plan, plan
 from engine.planner.timing import Time
 from engine.sources import load
+from titancli import figures
 from titancli.charts import Pen, memory_chart, say_memory, say_time, time_chart, time_parts
 
 PLAIN = Pen(has_blocks=False, has_colour=False)
@@ -31,6 +33,20 @@ def test_a_bar_is_as_long_as_what_it_shows_of_the_gpu(planned: Plan) -> None:
     bar = max(sum(line.count(letter) for letter in "#=+") + line.count("-") for line in lines)
     room = len(lines[0].partition("|")[0]) - len("  pp 0  ")
     assert bar / room == pytest.approx(memory.needed_bytes / memory.capacity_bytes, abs=0.06)
+
+
+def test_a_long_pipeline_shows_few_bars_and_its_fullest_rank() -> None:
+    config = load(preset="3d-405b", environ={}).config
+    keys = ("data_parallel_shard_degree", "pipeline_parallel_degree")
+    deep = plan(
+        with_values(
+            config, {"cluster.nodes": 63} | {f"parallelism.{key}": n for key, n in zip(keys, (1, 63), strict=True)}
+        )
+    )
+    lines = [line for line in memory_chart(deep, width=80, pen=PLAIN) if "|" in line]
+    fullest = max(stage.memory.needed_bytes for stage in deep.stages)
+    assert len(lines) <= 16
+    assert any(line.endswith(f" {figures.memory(fullest)}") for line in lines)
 
 
 def test_parts_of_a_step_sum_to_it(planned: Plan) -> None:

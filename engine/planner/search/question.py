@@ -39,8 +39,9 @@ GOALS: dict[GoalName, Goal] = {
     for goal in (
         # Room for a longer sequence, a profiler or one more metric: things that a prototype is made to try.
         Goal(name="prototype", room=0.80, compiles=False, bold=False, trust=1.0, is_simplest=True),
-        # The plan errs by a few percent, fragmentation grows over weeks, and validation comes on top.
-        Goal(name="production", room=0.86, compiles=True, bold=True, trust=1.05),
+        # The plan errs by a few percent, fragmentation grows over weeks, and validation comes on top. What few have run
+        # has to win by more than the planner errs on published runs: 7 to 8 % (tests/bench/planner.json).
+        Goal(name="production", room=0.86, compiles=True, bold=True, trust=1.08),
         Goal(name="max-performance", room=GPU_ROOM, compiles=True, bold=True, trust=1.0),
     )
 }

@@ -22,7 +22,7 @@ from engine.planner.search.bound import Bound
 from engine.planner.search.evaluate import Point, Way, Ways
 from engine.planner.search.layouts import Free, Layout, layouts
 from engine.planner.search.options import LOCAL_BATCH, MICROBATCH, Options, all_options, plain_options
-from engine.planner.search.order import WORTH_SHOWING, ranked
+from engine.planner.search.order import WORTH_SHOWING, ranked, room_bytes
 from engine.planner.search.question import GOALS, Question, Refusal
 from engine.shapes import ModelShape
 
@@ -61,6 +61,7 @@ class Survey:
         self._ways = Ways(question.config, question.cluster, shape)
         self._bound = Bound(question.config, question.cluster, self._ways)
         self._goal, gpu = GOALS[question.goal], question.cluster.gpu
+        self._room_bytes = room_bytes(question)
         self._most_bytes = int(room_of(gpu.name) * gpu.memory_bytes)
         self._judged: set[Layout] = set()
         self._too_large: dict[Mesh, dict[Options, float]] = {}
@@ -89,7 +90,7 @@ class Survey:
         return False
 
     def _judge_coarsely(self, layout: Layout) -> None:
-        """Judges a layout in its usual ways, each with the largest batch that fits, or for simplicity the smallest.
+        """Judges a layout in its usual ways, with the largest batches, or for simplicity the smallest.
 
         Those that cannot be the fastest of their kind are left out: the fastest by their kernels come first.
         """
@@ -107,7 +108,12 @@ class Survey:
             for way, batches in self._fitting(layout, options, too_large):
                 if self._is_refused(way):
                     break
-                self._add(way, batches[:1] if self._goal.is_simplest else batches[-1:])
+                self._add(way, batches[:1] if self._goal.is_simplest else self._largest(batches))
+
+    def _largest(self, batches: list[tuple[Batch, int]]) -> list[tuple[Batch, int]]:
+        """The largest batch that leaves the goal's room, and the largest that only fits."""
+        roomy = [each for each in batches if each[1] <= self._room_bytes]
+        return roomy[-1:] + batches[max(len(roomy), len(batches) - 1) :]
 
     def _fast_enough(self, kind: Kind) -> float:
         """What a way has to be able to reach: the fastest of its kind, or of all for mixtures without a name."""

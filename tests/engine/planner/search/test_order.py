@@ -48,7 +48,7 @@ def test_production_wants_a_pipeline_to_win_clearly(ask: Ask, gain: float, first
 
 
 def test_max_performance_wants_the_fastest(ask: Ask) -> None:
-    points = [point(FSDP, 40, 100), point(PP, 40, 101)]
+    points = [point(FSDP, 40, 100), point(PP, 40, 103)]
     assert next(ranked(ask("max-performance"), points)).layout == PP
 
 
@@ -70,6 +70,11 @@ def test_a_prototype_recomputes_before_it_splits_a_layer(ask: Ask) -> None:
 def test_a_larger_batch_has_to_gain_a_percent(ask: Ask) -> None:
     points = [point(FSDP, 20, 100), point(FSDP, 30, 110, local=2), point(FSDP, 40, 110.5, local=4)]
     assert [each.batch.local for each in economical_batches(ask(), points)] == [2]
+
+
+def test_a_batch_that_only_fits_does_not_push_out_one_that_leaves_room(ask: Ask) -> None:
+    points = [point(FSDP, 60, 100), point(FSDP, 72, 110, local=2)]
+    assert [each.batch.local for each in economical_batches(ask("production"), points)] == [1, 2]
 
 
 def test_where_no_speed_is_known_a_batch_keeps_the_machine_busy(ask: Ask) -> None:
