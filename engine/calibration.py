@@ -12,7 +12,6 @@ import tempfile
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from engine.errors import Finding, TitanError
 
 KEY = "cluster.calibration"
 _FORM = 1
+# As in [cluster]: no hardware is outside of it.
+_LEAST, _MOST = 1e-6, 1e6
 # A rate's name in the file: the field of `hardware.Gpu` that it fills, and its unit in FLOP/s or byte/s.
 RATES: dict[str, tuple[str, float]] = {
     "bf16_tflops": ("sustained_bf16_flops_per_s", 1e12),
@@ -77,6 +78,8 @@ def find(setting: str, gpu: str, *, host: str) -> Calibration | None:
     """
     if setting == "none":
         return None
+    if not setting.strip():
+        raise CalibrationError("no file is named")
     path = usual_path(gpu) if setting == "auto" else Path(setting).expanduser()
     if setting == "auto" and not path.is_file():
         return None
@@ -123,8 +126,8 @@ def _table(values: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
 def _rate(name: str, value: Any, path: Path) -> float:
     if name not in RATES:
         raise CalibrationError(f"{path} is damaged: {name} is no rate; known are {', '.join(RATES)}")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
-        raise CalibrationError(f"{path} is damaged: {name} = {value} is no rate above 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST <= value <= _MOST:
+        raise CalibrationError(f"{path} is damaged: {name} = {value} is no rate from {_LEAST:g} to {_MOST:,.0f}")
     return float(value)
 
 

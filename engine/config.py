@@ -29,6 +29,8 @@ Layers: TypeAlias = Annotated[int, Field(ge=1, le=10_000)]
 Whole: TypeAlias = Annotated[int, Field(ge=0)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+# Wider than any hardware, from a core of a small machine to a rack: what is outside is a slip of units or of the hand.
+Rate: TypeAlias = Annotated[float, Field(ge=1e-6, le=1e6)]
 Fraction: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 Names: TypeAlias = Annotated[tuple[str, ...], BeforeValidator(lambda v: tuple(v) if isinstance(v, list) else v)]
 
@@ -59,21 +61,21 @@ class Cluster(Section):
     """Number of machines."""
     gpus_per_node: Count | Literal["auto"] = "auto"
     """GPUs of one machine, or processes with `cpu`; `auto`: those here, a usual node of the named GPU, one process."""
-    network_gbit_per_s_per_gpu: Positive | None = None
+    network_gbit_per_s_per_gpu: Rate | None = None
     """Network bandwidth between nodes for each GPU, in Gbit/s; left out: that of a usual node of this GPU."""
-    memory_gib: Annotated[float, Field(gt=0.0, le=1_000_000.0)] | None = None
+    memory_gib: Annotated[float, Field(ge=0.001, le=1_000_000.0)] | None = None
     """Memory that a process has on one GPU, in GiB; left out: the card's, with `cpu` a share of this machine's."""
-    bf16_tflops: Positive | None = None
+    bf16_tflops: Rate | None = None
     """Dense bfloat16 peak of one GPU, in TFLOP/s; left out: the data sheet's, or what a calibration measured."""
-    fp8_tflops: Positive | None = None
+    fp8_tflops: Rate | None = None
     """Dense float8 peak of one GPU, in TFLOP/s; left out: the data sheet's, or what a calibration measured."""
-    fp32_tflops: Positive | None = None
+    fp32_tflops: Rate | None = None
     """Float32 peak of one GPU without TF32, in TFLOP/s; left out: the data sheet's, or what a calibration measured."""
-    hbm_tbyte_per_s: Positive | None = None
+    hbm_tbyte_per_s: Rate | None = None
     """Peak rate of one GPU's memory, in TB/s; left out: the data sheet's, or what a calibration measured."""
-    nvlink_gbyte_per_s: Positive | None = None
+    nvlink_gbyte_per_s: Rate | None = None
     """What one GPU sends over NVLink at once, one direction, in GB/s; left out: the data sheet's, or measured."""
-    pcie_gbyte_per_s: Positive | None = None
+    pcie_gbyte_per_s: Rate | None = None
     """What one GPU sends over PCIe at once, one direction, in GB/s; left out: the data sheet's."""
     calibration: str = "auto"
     """Rates that `titan doctor --measure` found: `auto` takes its file for this kind of GPU, `none` none, or a path."""

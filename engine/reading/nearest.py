@@ -9,9 +9,15 @@ def nearest(word: str, names: tuple[str, ...], cutoff: float = 0.6) -> str | Non
     """The name that a misspelled word most likely means: letter case and separators count for nothing."""
     import difflib  # only a mistake needs it
 
-    by_plain = {plain(name): name for name in reversed(names)}
-    found = difflib.get_close_matches(plain(word), by_plain, n=1, cutoff=cutoff)
-    return by_plain[found[0]] if found else None
+    matcher = difflib.SequenceMatcher(b=plain(word))
+
+    def likeness(name: str) -> float:
+        matcher.set_seq1(plain(name))
+        return matcher.ratio()
+
+    # Of names equally near the first: lists begin with what is usual.
+    found = max(names, key=likeness, default=None)
+    return found if found is not None and likeness(found) >= cutoff else None
 
 
 @cache

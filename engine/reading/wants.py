@@ -66,6 +66,8 @@ class Want:
             return f" from {_number(self.at_least)} to {_number(self.at_most)}"
         low = f" of at least {_number(self.at_least)}" if self.at_least is not None else ""
         low = low or (f" above {_number(self.above)}" if self.above is not None else "")
+        if self.at_most is not None:
+            return f"{low} and at most {_number(self.at_most)}" if low else f" of at most {_number(self.at_most)}"
         return f"{low} and below {_number(self.below)}" if self.below is not None else low
 
 
@@ -186,4 +188,4 @@ def fits(wanted: Want, value: Any) -> bool:
 
 
 def _number(value: float) -> str:
-    return str(value) if isinstance(value, int) else f"{value:g}"
+    return str(value) if isinstance(value, int) else f"{value:.12g}"

@@ -11,6 +11,10 @@ from engine.rules.row import Rule
 
 # Data sheets print rates with sparsity, and links in both directions: twice what a plan means.
 _DOUBLED = 1.9
+# No card of a kind is that much slower: a figure in another unit is 1,000 times off.
+_FAR_BELOW = 0.05
+# The network of a node of eight GPUs, given as that of each; some nodes have twice the usual one.
+_OF_A_NODE = 3.9
 # A card's memory as the driver shows it is up to this much above what a process gets.
 _MEMORY_TOLERANCE = 1.03
 
@@ -28,11 +32,13 @@ def _rate_rule(rule_id: str, name: str, field: str, unit: float, *, why: str) ->
     def words(f: Facts) -> dict[str, object]:
         given, usual = getattr(f.config.cluster, name), _published(f, field, unit)
         assert usual is not None, "a rate is held against a data sheet that has one"
-        return {"given": f"{given:g}", "usual": f"{usual:g}", "times": f"{given / usual:.1f}"}
+        return {"given": f"{given:g}", "usual": f"{usual:g}", "times": _times(given, usual)}
 
-    def is_doubled(f: Facts) -> bool:
+    def is_far_off(f: Facts) -> bool:
         given, usual = getattr(f.config.cluster, name), _published(f, field, unit)
-        return given is not None and usual is not None and given >= _DOUBLED * usual
+        if given is None or usual is None:
+            return False
+        return bool(given >= _DOUBLED * usual or given <= _FAR_BELOW * usual)
 
     def edit(f: Facts) -> dict[str, Any]:
         return {key: _published(f, field, unit)}
@@ -42,13 +48,17 @@ def _rate_rule(rule_id: str, name: str, field: str, unit: float, *, why: str) ->
         key=key,
         needs="cluster",
         severity="warning",
-        broken=is_doubled,
-        message=f"{name} = {{given}} is {{times}} times the {{usual}} of {{cluster.gpu.name}}",
+        broken=is_far_off,
+        message=f"{name} = {{given}} is {{times}} the {{usual}} of {{cluster.gpu.name}}",
         fix="set it to {usual}, or leave it out",
         words=words,
         edit=edit,
         why=why,
     )
+
+
+def _times(given: float, usual: float) -> str:
+    return f"{given / usual:,.1f} times" if given >= usual else f"{100 * given / usual:.2g} % of"
 
 
 _SPARSE = "data sheets print rates of sparse matrices, twice those of the full ones that training multiplies"
@@ -88,6 +98,28 @@ CLUSTER_RULES: tuple[Rule, ...] = (
         },
         edit=lambda f: {"cluster.memory_gib": _memory_gib(f)},
         why="a plan for memory that is not there ends in the first step, out of memory",
+    ),
+    Rule(
+        id="C809",
+        key="cluster.network_gbit_per_s_per_gpu",
+        needs="cluster",
+        severity="warning",
+        broken=lambda f: (
+            f.known_cluster.gpu.usual_network_gbit_per_s is not None
+            and (f.config.cluster.network_gbit_per_s_per_gpu or 0.0)
+            >= _OF_A_NODE * f.known_cluster.gpu.usual_network_gbit_per_s
+        ),
+        message="network_gbit_per_s_per_gpu = {given} is {times} the {usual} that one {cluster.gpu.name} usually has",
+        fix="set it to {usual}, or leave it out; it is that of one GPU, not of its node",
+        words=lambda f: {
+            "given": f"{f.config.cluster.network_gbit_per_s_per_gpu:g}",
+            "usual": f"{f.known_cluster.gpu.usual_network_gbit_per_s:g}",
+            "times": _times(
+                f.config.cluster.network_gbit_per_s_per_gpu or 0.0, f.known_cluster.gpu.usual_network_gbit_per_s or 1.0
+            ),
+        },
+        edit=lambda f: {"cluster.network_gbit_per_s_per_gpu": f.known_cluster.gpu.usual_network_gbit_per_s},
+        why="nodes are sold with the sum of their network cards, eight times what a GPU sends at once",
     ),
 )
 

@@ -82,9 +82,11 @@ def trouble(path: Path, *, setting: str | None = None, gpu: str = "h200") -> str
     ("old", "new", "message"),
     [
         ("712.25", "fast", "FILE is damaged: Invalid value (at line 13, column 15)"),
-        ("712.25", "-3.0", "FILE is damaged: bf16_tflops = -3.0 is no rate above 0"),
-        ("712.25", "inf", "FILE is damaged: bf16_tflops = inf is no rate above 0"),
-        ("712.25", "true", "FILE is damaged: bf16_tflops = True is no rate above 0"),
+        ("712.25", "-3.0", "FILE is damaged: bf16_tflops = -3.0 is no rate from 1e-06 to 1,000,000"),
+        ("712.25", "inf", "FILE is damaged: bf16_tflops = inf is no rate from 1e-06 to 1,000,000"),
+        ("712.25", "1e-320", "FILE is damaged: bf16_tflops = 1e-320 is no rate from 1e-06 to 1,000,000"),
+        ("712.25", "1e300", "FILE is damaged: bf16_tflops = 1e+300 is no rate from 1e-06 to 1,000,000"),
+        ("712.25", "true", "FILE is damaged: bf16_tflops = True is no rate from 1e-06 to 1,000,000"),
         ("bf16_tflops", "bf61_tflops", f"FILE is damaged: bf61_tflops is no rate; known are {', '.join(RATES)}"),
         ("[sustained]", "[other]", "FILE is damaged: it has no table [sustained]"),
         ("form = 1", "form = 2", "FILE has form = 2, and this titan reads form 1"),
@@ -107,6 +109,12 @@ def test_a_file_that_is_no_text_is_told(file: Path) -> None:
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert trouble(tmp_path / "none.toml") == "cannot read FILE: no such file or directory"
     assert trouble(tmp_path) == "cannot read FILE: is a directory"
+
+
+@pytest.mark.parametrize("setting", ["", "  "])
+def test_an_empty_name_is_no_file(setting: str) -> None:
+    with pytest.raises(CalibrationError, match="no file is named"):
+        find(setting, "h200", host="here")
 
 
 def test_a_damaged_file_at_the_usual_place_is_not_passed_over() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.keys import field_types
-from engine.reading.wants import is_sound, read_word, want
+from engine.reading.wants import Want, is_sound, read_word, want
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,8 @@ from engine.reading.wants import is_sound, read_word, want
         ("model.shape.dim", "a whole number of at least 1"),
         ("optimizer.lr", "a number of at least 0"),
         ("optimizer.eps", "a number above 0"),
-        ("cluster.network_gbit_per_s_per_gpu", "a number above 0"),
+        ("cluster.network_gbit_per_s_per_gpu", "a number from 1e-06 to 1000000"),
+        ("cluster.memory_gib", "a number from 0.001 to 1000000"),
         ("optimizer.beta1", "a number of at least 0 and below 1"),
         ("lr_scheduler.decay_ratio", "a number from 0 to 1"),
         ("compile.enable", "true or false"),
@@ -32,6 +33,17 @@ from engine.reading.wants import is_sound, read_word, want
 )
 def test_what_a_key_wants_is_said_in_words(key, words):
     assert want(key).words == words
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (Want(frozenset({"number"}), above=0.0, at_most=5.0), "a number above 0 and at most 5"),
+        (Want(frozenset({"number"}), at_most=5.0), "a number of at most 5"),
+    ],
+)
+def test_an_upper_bound_is_told(wanted, words):
+    assert wanted.words == words
 
 
 @pytest.mark.parametrize("key", field_types())

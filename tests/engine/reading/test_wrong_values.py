@@ -33,6 +33,8 @@ FILE, FLAG = Origin("file", "run.toml", 3), Origin("flag", name="--a.b")
         ("optimizer.lr", float("inf"), "inf is too large; lr wants", "set it to a number of at least 0"),
         ("optimizer.lr", float("-inf"), "-inf is too small; lr wants", "set it to a number of at least 0"),
         ("optimizer.beta1", 1, "1 is too large; beta1 wants a number of at least 0 and below 1", None),
+        ("cluster.memory_gib", 1e9, "1000000000.0 is too large; memory_gib wants a number from 0.001 to 1000000", None),
+        ("cluster.hbm_tbyte_per_s", 1e-320, "1e-320 is too small; hbm_tbyte_per_s wants a number from 1e-06", None),
         ("optimizer.eps", 0, "0 is too small; eps wants a number above 0", None),
         ("compile.enable", 1, "1 is a number; enable wants true or false", "write true"),
         ("compile.enable", 2, "2 is a number; enable wants true or false", "set it to true or false"),
