@@ -76,18 +76,23 @@ def sums_beside_backward(
     copies = weights.copies if sums_copies else (0.0, 0.0, 0.0)
     scatter, embedding, head = weights.scatter
     # The head's sum is under way while the first block of backward computes, a block's while the next does.
-    late = [max(0.0, gather + head + copies[2] - block.backward_s)] if blocks else [head + copies[2]]
-    late += [max(0.0, gather + scatter + copies[0] - block.backward_s)] * max(0, blocks - 1)
+    first = _late(gather + head, copies[2], block.backward_s) if blocks else (head, copies[2])
+    later = _late(gather + scatter, copies[0], block.backward_s)
     tail = (scatter + embedding, copies[0] + copies[1]) if blocks else (embedding, copies[1])
-    shards = blocks * (gather + scatter) + embedding + head
-    replicas = blocks * copies[0] + copies[1] + copies[2]
-    share = shards / (shards + replicas) if shards + replicas else 1.0
+    between = max(0, blocks - 1)
     return Exposed(
-        shards_s=shards,
-        shards_open_s=share * sum(late) + tail[0],
-        replicas_s=replicas,
-        replicas_open_s=(1 - share) * sum(late) + tail[1],
+        shards_s=blocks * (gather + scatter) + embedding + head,
+        shards_open_s=first[0] + between * later[0] + tail[0],
+        replicas_s=blocks * copies[0] + copies[1] + copies[2],
+        replicas_open_s=first[1] + between * later[1] + tail[1],
     )
+
+
+def _late(shards_s: float, replicas_s: float, hidden_s: float) -> tuple[float, float]:
+    """What compute of so many seconds leaves in the open of two collectives in a row, by their share of both."""
+    sent = shards_s + replicas_s
+    open_share = max(0.0, 1 - hidden_s / sent) if sent else 0.0
+    return open_share * shards_s, open_share * replicas_s
 
 
 def sums_at_the_end(weights: WeightMessages, *, blocks: int, sums_copies: bool) -> Exposed:

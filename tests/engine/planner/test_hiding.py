@@ -45,6 +45,15 @@ def test_sums_over_copies_come_behind_those_over_shards() -> None:
     assert found.replicas_s == pytest.approx(1.25)
 
 
+@pytest.mark.parametrize("backward_s", [0.0, 0.1, 1.0, 3.0, 10.0])
+@pytest.mark.parametrize("blocks", [0, 1, 2, 80])
+def test_no_axis_exposes_more_than_it_sends(backward_s: float, blocks: int) -> None:
+    block = Pass(forward_s=1.0, backward_s=backward_s)
+    found = sums_beside_backward(WEIGHTS, block, blocks=blocks, gathers_again=True, sums_copies=True)
+    assert found.shards_open_s <= found.shards_s * (1 + 1e-12)
+    assert found.replicas_open_s <= found.replicas_s * (1 + 1e-12)
+
+
 def test_a_pipeline_hides_no_sum() -> None:
     found = sums_at_the_end(WEIGHTS, blocks=4, sums_copies=True)
     assert (found.shards_open_s, found.replicas_open_s) == (found.shards_s, found.replicas_s) == (10.0, 1.25)
