@@ -209,6 +209,7 @@ class Held:
             gathered_block_width_bytes=1 if self._gathers_float8 else width,
             gradient_width_bytes=width,
             reduce_width_bytes=BYTES[training.mixed_precision_reduce],
+            summed_width_bytes=BYTES[training.dtype],
             keeps_gathered=reshard == "never" or (reshard == "default" and self.mesh.pp > 1),
             sums_late=self.mesh.pp > 1,
             accumulates=training.global_batch_size > batch.local * self.mesh.data_ranks,

@@ -189,8 +189,9 @@ class Moments:
             state,
             activations=base - self.head.kept_bytes,
             whole=self._gradient(size) + self._scattered(size) + self._again(size),
-            progress=size if self.sharding.sums_late else 0,
+            progress=size if self.sharding.sums_late or self._lingers else 0,
             gathering=ahead,
+            freed=self._freed(ends=size),
         )
 
     def _loss(self, state: Fullness, base: int, logits_bytes: int, *, gathering: int) -> Moment:
@@ -227,6 +228,7 @@ class Moments:
                 whole=self._scattered(block if done else head) + self._gradient(self.root),
                 progress=progress,
                 gathering=ahead,
+                freed=self._freed(blocks=done, ends=self.groups.head - self.root),
             )
             yield self._moment(
                 "backward of a block",
@@ -235,12 +237,14 @@ class Moments:
                 whole=self._gradient(block + self.root) + self._scattered(block) + self._again(block),
                 progress=progress,
                 gathering=ahead,
+                freed=self._freed(blocks=done + 1, ends=self.groups.head - self.root),
             )
 
     def _embedding(self, state: Fullness, base: int) -> Iterator[Moment]:
         """The table's gradient: as it is made, as it is copied to be summed, and beside its sum.
 
-        A tied weight has that of the head already. On tensor ranks the first copy lives as long as the last.
+        A tied weight has that of the head already, and the sum of both is made beside them. Where there are several
+        ranks, torch's loop over a group's gradients has its hand on the last of them until the sum is there.
         """
         size, work = self.groups.embedding or self.root, self.work
         if not size or state.stage:
@@ -252,17 +256,28 @@ class Moments:
             "gradient of the embedding",
             state,
             activations=rest + work.whole_stream_bytes * (2 if work.copies_sequences else 1) + work.stream_bytes,
-            whole=gradient + self._gradient(self.root) + self._scattered(self.groups.block),
+            whole=gradient + 2 * self._gradient(self.root) + self._scattered(self.groups.block),
             progress=progress,
+            freed=self._freed(blocks=self.groups.blocks, ends=self.groups.head - self.root),
         )
         if self.sharding.sums_late:
             ways = [(gradient, size)]
         else:
-            beside = self.sharding.copied_bytes(size) + self._again(size) + (gradient if work.tp > 1 else 0)
+            beside = (
+                self.sharding.copied_bytes(size)
+                + self._again(size)
+                + (gradient if self._lingers and not self.root else 0)
+            )
             ways = [(gradient + scattered, 0), (scattered + beside, size)]
         for whole, more in ways:
             yield self._moment(
-                "gradient of the embedding", state, activations=rest, whole=whole, progress=progress + more
+                "gradient of the embedding",
+                state,
+                activations=rest,
+                whole=whole,
+                progress=progress + more,
+                freed=self._freed(blocks=self.groups.blocks, ends=self.groups.embedding + self.groups.head)
+                or self.root * self.sharding.gathered_width_bytes,
             )
 
     def _weights(self, state: Fullness, base: int) -> Moment:
@@ -287,7 +302,8 @@ class Moments:
             "sum of gradients",
             state,
             activations=base,
-            whole=self.sharding.scattering_bytes(first),
+            whole=self.sharding.scattering_bytes(first)
+            + (self.sharding.summed_bytes(first) if self.sharding.casts_sums else 0),
             progress=self._size(state.stage),
         )
         return replace(moment, communication_bytes=moment.communication_bytes - freed)
@@ -306,8 +322,12 @@ class Moments:
         whole: int = 0,
         progress: int = 0,
         gathering: int = 0,
+        freed: int = 0,
     ) -> Moment:
-        """Adds gathered weights and gradients; `progress` are elements of this stage that have theirs already."""
+        """Adds gathered weights and gradients; `progress` are elements of this stage that have theirs already.
+
+        `freed` are bytes of weights that stayed gathered until their backward, which is over.
+        """
         late, summed = self._gradients(state, progress)
         return Moment(
             name=name,
@@ -315,16 +335,16 @@ class Moments:
             logits_bytes=logits,
             communication_bytes=whole
             + late
-            + self.sharding.whole_bytes(self.groups, blocks=blocks, ends=ends or self.root),
+            + self.sharding.whole_bytes(self.groups, blocks=blocks, ends=ends or self.root)
+            - freed,
             gathering_bytes=0 if self.sharding.keeps_gathered and name != "forward" else gathering,
             grads_bytes=summed,
         )
 
     def _gradients(self, state: Fullness, progress: int) -> tuple[int, int]:
         """Gradients that are whole, and those that are summed and sharded."""
-        static, sharding = self.load.static, self.sharding
-        if not sharding.sums_late:
-            return 0, static.grads_bytes if sharding.accumulates else sharding.summed_bytes(progress)
+        if not self.sharding.sums_late:
+            return 0, self._summed(progress)
         key = state.stage, state.graded, state.summed
         if key not in self._graded:
             others = [stage for stage in range(len(self.sizes)) if stage != state.stage]
@@ -334,9 +354,25 @@ class Moments:
             )
         late, summed = self._graded[key]
         late += self.sizes[state.stage] if state.graded[state.stage] else progress
-        return late * sharding.reduce_width_bytes, (
-            static.grads_bytes if sharding.accumulates else sharding.summed_bytes(summed)
-        )
+        return late * self.sharding.reduce_width_bytes, self._summed(summed)
+
+    def _summed(self, size: int) -> int:
+        """Sums of so many elements, which are there for all from an earlier accumulation step on.
+
+        Copies of the model sum what shards have summed, and torch keeps that until the step ends, cast or not; in
+        earlier steps it is all that there is.
+        """
+        sharding = self.sharding
+        if not (sharding.replicates and sharding.casts_sums):
+            return self.load.static.grads_bytes if sharding.accumulates else sharding.summed_bytes(size)
+        return sharding.summed_bytes(size) + sharding.uncast_bytes(sum(self.sizes) if sharding.accumulates else size)
+
+    def _freed(self, *, blocks: int = 0, ends: int = 0) -> int:
+        """Bytes of weights that are not gathered any more, of those that stay until backward; a pipeline's stay."""
+        sharding = self.sharding
+        if not sharding.keeps_gathered or sharding.sums_late:
+            return 0
+        return ends * sharding.gathered_width_bytes + blocks * self.groups.block * sharding.width_bytes(block=True)
 
     def _size(self, stage: int) -> int:
         """Weights of one stage, in elements before FSDP."""
@@ -346,9 +382,19 @@ class Moments:
     def _gradient(self, size: int) -> int:
         return size * self.sharding.gradient_width_bytes
 
+    @property
+    def _lingers(self) -> bool:
+        """Whether the gradient that was copied to be summed is there until it is summed."""
+        return self.sharding.fsdp > 1
+
     def _again(self, size: int) -> int:
-        """The sum of another accumulation step, before it is added to those there are."""
-        return self.sharding.summed_bytes(size) if self.sharding.accumulates and not self.sharding.sums_late else 0
+        """What passes of a sum: as it is before its cast, and that of another accumulation step before it is added."""
+        sharding = self.sharding
+        if sharding.sums_late:
+            return 0
+        if sharding.replicates and sharding.casts_sums:
+            return sharding.uncast_bytes(size) if sharding.accumulates else 0
+        return sharding.uncast_bytes(size) + (sharding.summed_bytes(size) if sharding.accumulates else 0)
 
     def _scattered(self, size: int) -> int:
         return 0 if self.sharding.sums_late else self.sharding.scattering_bytes(size)

@@ -47,13 +47,16 @@ def with_peak(load: Load) -> Memory:
     gathering = sharding.gathering_bytes(load.groups)
     pools = max(moment.laid_out_bytes for moment in moments) + gathering
     copied = sharding.copied_bytes(max(load.groups.block, load.groups.embedding, load.groups.head))
+    # What copies of the model have summed stands beside its cast.
+    uncast = max(0, max(moment.grads_bytes for moment in moments) - static.grads_bytes)
     return replace(
         static,
         activations_bytes=max(moment.activations_bytes for moment in moments),
         logits_bytes=max(moment.logits_bytes for moment in moments),
-        communication_bytes=max(moment.communication_bytes + moment.gathering_bytes for moment in moments),
+        communication_bytes=uncast
+        + max(moment.communication_bytes + moment.gathering_bytes + moment.update_bytes for moment in moments),
         peak_bytes=peak,
-        reserved_bytes=static.static_bytes + pools + copied + _WORKSPACES_BYTES if load.has_streams else None,
+        reserved_bytes=static.static_bytes + uncast + pools + copied + _WORKSPACES_BYTES if load.has_streams else None,
         moment=fullest.name,
         fits=peak <= static.capacity_bytes,
         moments=tuple(_listed(moments, static)),

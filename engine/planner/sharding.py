@@ -48,9 +48,10 @@ class Sharding:
     """How FSDP treats the weights of a rank.
 
     `gathered_width_bytes` is that of a gathered element, in a block 1 with float8 all-gather; one rank has such
-    copies too, cast or not. `keeps_gathered`: weights stay gathered from forward to backward. `sums_late`:
-    gradients stay whole until the last microbatch of a pipeline. `accumulates`: those of an earlier accumulation step
-    are there. `replicates`: copies of the model sum their gradients too.
+    copies too, cast or not. Sums are made at `reduce_width_bytes`, and kept at that of the weights:
+    `summed_width_bytes`. `keeps_gathered`: weights stay gathered from forward to backward. `sums_late`: gradients
+    stay whole until the last microbatch of a pipeline. `accumulates`: those of an earlier accumulation step are
+    there. `replicates`: copies of the model sum their gradients too.
     """
 
     fsdp: int
@@ -58,6 +59,7 @@ class Sharding:
     gathered_block_width_bytes: int
     gradient_width_bytes: int
     reduce_width_bytes: int
+    summed_width_bytes: int
     keeps_gathered: bool
     sums_late: bool
     accumulates: bool
@@ -87,8 +89,17 @@ class Sharding:
         return size * self.reduce_width_bytes
 
     def summed_bytes(self, size: int) -> int:
-        """A rank's share of summed gradients, in the precision of the sums."""
-        return -(-size // self.fsdp) * self.reduce_width_bytes
+        """A rank's share of summed gradients, in the precision of the weights they belong to."""
+        return -(-size // self.fsdp) * self.summed_width_bytes
+
+    @property
+    def casts_sums(self) -> bool:
+        """Whether sums are kept in another precision than they are made in."""
+        return self.reduce_width_bytes != self.summed_width_bytes
+
+    def uncast_bytes(self, size: int) -> int:
+        """The share as it was summed, beside its cast to the precision of the weights."""
+        return -(-size // self.fsdp) * self.reduce_width_bytes if self.casts_sums else 0
 
     def copied_bytes(self, size: int) -> int:
         """What a sum over copies that are not sharded takes for a moment: torch divides by 1 into a new tensor."""

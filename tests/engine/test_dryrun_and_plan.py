@@ -40,6 +40,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 PIECES = {"training.loss_chunks": 8}
 PIPELINE = {P + "pipeline_parallel_degree": 2, "cluster.gpus_per_node": 4, "training.local_batch_size": 4}
+# So few tokens that weights and gradients are nearly all there is.
+SMALL = {"training.seq_len": 512, AC: "full", "cluster.gpus_per_node": 2}
+COPIES = {"cluster.gpus_per_node": 4, P + "data_parallel_replicate_degree": 2}
 # Over an 8B model of four layers at 4,096 tokens on eight GPUs.
 LAYOUTS: dict[str, dict[str, Any]] = {
     "every second layer, in float32": {
@@ -63,6 +66,23 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         **PIECES,
     },
     "tied weights": {"model.flavor": "1B", AC: "full", **PIECES},
+    "weights in 16 bits": {**SMALL, "training.dtype": "bfloat16"},
+    "sums in 16 bits": {**SMALL, "training.mixed_precision_reduce": "bfloat16"},
+    "copies of weights in 16 bits": {**SMALL, **COPIES, "training.dtype": "bfloat16"},
+    "copies of weights in 16 bits that accumulate": {
+        **SMALL,
+        **COPIES,
+        "training.dtype": "bfloat16",
+        "training.global_batch_size": 8,
+    },
+    "copies that sum in 16 bits": {**SMALL, **COPIES, "training.mixed_precision_reduce": "bfloat16"},
+    "weights that stay gathered": {**SMALL, P + "fsdp_reshard_after_forward": "never"},
+    "tied weights that stay gathered": {
+        **SMALL,
+        "model.flavor": "1B",
+        P + "fsdp_reshard_after_forward": "never",
+    },
+    "a pipeline of weights in 16 bits": {**PIPELINE, P + "tensor_parallel_degree": 2, "training.dtype": "bfloat16"},
     "GPipe": {**PIPELINE, P + "pipeline_parallel_schedule": "GPipe"},
     "ZB-V": {**PIPELINE, P + "pipeline_parallel_schedule": "ZBVZeroBubble", P + "tensor_parallel_degree": 2},
 }

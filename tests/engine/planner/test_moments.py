@@ -27,6 +27,7 @@ LOAD = Load(
         gathered_block_width_bytes=2,
         gradient_width_bytes=2,
         reduce_width_bytes=4,
+        summed_width_bytes=4,
         keeps_gathered=False,
         sums_late=False,
         accumulates=False,

@@ -16,6 +16,7 @@ FOUR = Sharding(
     gathered_block_width_bytes=1,
     gradient_width_bytes=2,
     reduce_width_bytes=4,
+    summed_width_bytes=4,
     keeps_gathered=False,
     sums_late=False,
     accumulates=False,
