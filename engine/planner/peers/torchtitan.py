@@ -85,7 +85,8 @@ def torchtitan_memory(
         static,
         activations_bytes=kept + block.backward_bytes(),
         logits_bytes=0 if logits is None else logits.peak_bytes,
-        communication_bytes=weights.whole_bytes + weights.block_gradient_bytes + weights.gathering_bytes,
+        communication_bytes=weights.gathering_bytes
+        + max(weights.whole_bytes + weights.block_gradient_bytes, weights.root_gradient_bytes),
         peak_bytes=peak,
         reserved_bytes=reserved,
         moment=moment,

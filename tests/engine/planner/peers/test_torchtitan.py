@@ -96,3 +96,10 @@ def test_float8_gathers_halve_the_blocks_that_are_kept() -> None:
     float8 = {"quantize__dense__float8__enable": True, "quantize__dense__float8__enable_fsdp_float8_all_gather": True}
     # And the buffer of one gather; the other one is the root's.
     assert reserved(**never) - reserved(**never, **float8) == (LAYERS + 1) * BLOCK
+
+
+def test_no_peak_is_above_the_sum_of_its_parts() -> None:
+    found = memory(activation_checkpoint__mode="full", training__seq_len=512)
+    assert found.moment == "gradient of the embedding"
+    parts = (found.activations_bytes or 0) + (found.logits_bytes or 0) + (found.communication_bytes or 0)
+    assert (found.peak_bytes or 0) <= found.static_bytes + parts
