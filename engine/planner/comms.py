@@ -79,16 +79,16 @@ class Group:
     """The ranks of one axis: how many, how many of them in each node, and what each of them carries.
 
     `bytes_per_s` is the pace of a ring over all of them, `far_bytes_per_s` that of what one rank sends out of its
-    node. `contention` is what a hidden collective still costs, as a share of its seconds.
+    node, `near_bytes_per_s` that of what stays in it.
     """
 
     size: int
     in_node: int
     bytes_per_s: float
     far_bytes_per_s: float
+    near_bytes_per_s: float
     ring_s: float
     tree_s: float
-    contention: float
     spans_nodes: bool
 
     def all_gather_s(self, whole_bytes: float) -> float:
@@ -111,6 +111,16 @@ class Group:
         """Once round the ring."""
         filling = min(whole_bytes, self.in_node * _BUFFER_BYTES) if self.spans_nodes else 0.0
         return (whole_bytes * (self.size - 1) / self.size + filling) / self.bytes_per_s
+
+    def contention(self, sent_bytes: float, sent_s: float) -> float:
+        """What hidden collectives over `sent_bytes` still cost, as a share of the `sent_s` that they take.
+
+        Kernels of theirs that wait for the network or for each other leave the memory and most multiprocessors alone:
+        counted is what the bytes would take inside of a node.
+        """
+        if not sent_s:
+            return 0.0
+        return _CONTENTION * min(1.0, sent_bytes * (self.size - 1) / self.size / self.near_bytes_per_s / sent_s)
 
     def all_to_all_s(self, own_bytes: float) -> float:
         """Seconds until each rank has sent an equal piece of its `own_bytes` to each of the others.
@@ -152,9 +162,9 @@ def group_of(mesh: Mesh, axis: Axis, links: Links) -> Group | None:
         in_node=in_node,
         bytes_per_s=pace,
         far_bytes_per_s=far,
+        near_bytes_per_s=near,
         ring_s=ring_s,
         tree_s=tree_s,
-        contention=_CONTENTION * min(1.0, pace / near),
         spans_nodes=nodes > 1,
     )
 

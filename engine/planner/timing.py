@@ -217,7 +217,7 @@ class _Step:
         config, kernels = self.held.config, self.ways.kernels
         kept = rank.static.params_bytes // BYTES[config.training.dtype]
         update_s = self.slower * optimizer_s(config, kept, kernels, self.held.stack)
-        weights = self._weights(rank)
+        weights, contention = self._weights(rank), self._contention(rank)
         copies_s = self.slower * steps * self._copies_s(rank)
         compute_s = count * sum(stage.compute.total_s for stage in stages) + copies_s + update_s
         tensor_open_s = count * sum(sum(stage.tensor_open) for stage in stages)
@@ -225,8 +225,8 @@ class _Step:
         waits_s = steps * (moving_s - still_s)
         per_axis = {
             "pp": waits_s,
-            "dp_replicate": _costs_s(weights.replicas_s, weights.replicas_open_s, self.ways.replicas),
-            "dp_shard": _costs_s(weights.shards_s, weights.shards_open_s, self.ways.shards),
+            "dp_replicate": _costs_s(weights.replicas_s, weights.replicas_open_s, contention[1]),
+            "dp_shard": _costs_s(weights.shards_s, weights.shards_open_s, contention[0]),
             "cp": context_s,
             "tp": tensor_open_s,
         }
@@ -271,6 +271,22 @@ class _Step:
         early, last = (sums_at_the_end(found, blocks=blocks, sums_copies=copies) for copies in (False, True))
         return (forward + early).times(steps - 1) + forward + last
 
+    def _contention(self, rank: Rank) -> tuple[float, float]:
+        """What hidden collectives over shards and over replicas cost the kernels beside them, as a share of each."""
+        groups, sharding, ways = rank.groups, self.sharding, self.ways
+        found = weight_messages(groups, sharding, ways.shards, ways.replicas)
+
+        def once_s(messages: tuple[float, float, float]) -> float:
+            return groups.blocks * messages[0] + messages[1] + messages[2]
+
+        gathered_bytes = sharding.whole_bytes(groups, blocks=groups.blocks, ends=groups.embedding + groups.head)
+        summed_bytes = groups.total * sharding.reduce_width_bytes
+        shards_s = once_s(found.gather) + once_s(found.scatter)
+        return (
+            ways.shards.contention(gathered_bytes + summed_bytes, shards_s),
+            ways.replicas.contention(2 * summed_bytes / ways.shards.size, once_s(found.copies)),
+        )
+
     def _copies_s(self, rank: Rank) -> float:
         """FSDP's own copies in one accumulation step: around each gathering, and around the sum."""
         sharding, groups, mesh, stack = self.sharding, rank.groups, self.held.mesh, self.held.stack
@@ -288,6 +304,6 @@ class _Step:
         )
 
 
-def _costs_s(all_s: float, open_s: float, group: Group) -> float:
+def _costs_s(all_s: float, open_s: float, contention: float) -> float:
     """What is in the open, and what the rest slows the kernels beside it."""
-    return open_s + group.contention * (all_s - open_s)
+    return open_s + contention * (all_s - open_s)

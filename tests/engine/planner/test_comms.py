@@ -105,4 +105,19 @@ def test_a_message_along_the_pipeline_takes_the_card_of_its_rank() -> None:
 
 
 def test_what_is_hidden_costs_the_less_the_slower_the_link() -> None:
-    assert group(MESH_3D, "fsdp").contention < group(MESH_3D, "tp").contention == 0.4
+    shares = [group(MESH_3D, axis) for axis in ("fsdp", "tp")]
+    far, near = (each.contention(64 * MIB, each.all_gather_s(64 * MIB)) for each in shares)
+    assert far < 0.1 < 0.3 < near < 0.4
+
+
+def test_what_is_hidden_costs_as_much_at_any_pace_of_the_network() -> None:
+    costs = []
+    for gbit_per_s in (100.0, 400.0, 1600.0):
+        found = group(flat(2, tp=8), "fsdp", replace(H100, network_gbit_per_s_per_gpu=gbit_per_s))
+        sent_s = found.all_gather_s(64 * MIB)
+        costs.append(sent_s * found.contention(64 * MIB, sent_s))
+    assert costs == pytest.approx([costs[0]] * 3)
+
+
+def test_what_is_not_sent_costs_nothing() -> None:
+    assert group(MESH_3D, "fsdp").contention(0.0, 0.0) == 0.0
