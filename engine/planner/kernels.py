@@ -103,8 +103,9 @@ _FP32_SHARE_OF_BF16, _FP32_SHARE, _FP32_ATTENTION_SHARE = 67.0 / 989.4, 0.75, 0.
 _HBM_SHARE, _ELEMENTWISE_SHARE, _LIST_SHARE = 0.89, 0.96, 0.79
 # The compiler's backward of a norm sums over tokens for the weight's gradient beside the rows of the input's: 1.2 TB/s
 # at 8,192 tokens to 2.9 at 32,768. Where it also finds the largest element of a tensor for float8, one kernel took
-# 1.8 ms a layer in a profile of the 8B shape with 8,192 tokens: it waits for itself, not for memory.
-_NORM_GRADIENT_SHARE, _WITH_LARGEST_BYTES_PER_S = 0.5, 0.37e12
+# 1.8 ms a layer in a profile of the 8B shape with 8,192 tokens: it waits for itself, not for memory, and takes no
+# longer for 16,384 or 32,768 (four runs on an H200 were predicted 4 to 6 % slow while it did).
+_NORM_GRADIENT_SHARE, _WITH_LARGEST_BYTES_PER_S, _WITH_LARGEST_S = 0.5, 0.37e12, 1.8e-3
 # Causal attention: keys at which the blocks on the diagonal, computed whole, cost as much as the rest, in forward and
 # in backward; and query heads times tokens at which multiprocessors without work do.
 _DIAGONAL_KEYS, _IDLE_ROWS = (300, 700), 26_000
@@ -185,8 +186,10 @@ class Kernels:
 
     def norm_gradient_s(self, bytes_moved: float, *, finds_largest: bool = False) -> float:
         """Seconds of the compiler's backward of a norm; `finds_largest` for the scale of a float8 tensor beside it."""
-        rate = _NORM_GRADIENT_SHARE * self.hbm_bytes_per_s
-        return bytes_moved / (min(rate, _WITH_LARGEST_BYTES_PER_S) if finds_largest else rate)
+        moving_s = bytes_moved / (_NORM_GRADIENT_SHARE * self.hbm_bytes_per_s)
+        if not finds_largest:
+            return moving_s
+        return max(moving_s, min(bytes_moved / _WITH_LARGEST_BYTES_PER_S, _WITH_LARGEST_S))
 
     def host_s(self, kernels: int) -> float:
         """Seconds that the CPU takes to start so many kernels: no step is shorter."""

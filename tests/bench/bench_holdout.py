@@ -128,7 +128,7 @@ def measured(one: Row, gpu: str, promised: dict[str, Any]) -> dict[str, Any]:
         f" {off['reserved_pct']:+.1f} % {off['speed_pct']:+.1f} %, {reached['wall_s']:.0f} s",
         flush=True,
     )
-    return {"name": one.name, "planned": promised, "measured": reached, "errors": off}
+    return {"name": one.name, "flags": one.flags, "planned": promised, "measured": reached, "errors": off}
 
 
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:

@@ -247,6 +247,13 @@ def test_eighteen_own_runs_on_h200_are_predicted_within_five_percent():
     assert mean(map(abs, found)) < 0.02
 
 
+def test_twenty_later_runs_on_h200_are_predicted_within_five_percent():
+    found = errors(own.held_out())
+    assert len(found) == 20
+    assert max(map(abs, found)) < 0.05
+    assert mean(map(abs, found)) < 0.02
+
+
 def test_runs_of_llm_foundry_are_predicted_within_eight_percent_on_average():
     found = errors(foundry.cases())
     assert mean(map(abs, found)) < 0.08

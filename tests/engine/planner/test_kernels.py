@@ -169,3 +169,11 @@ def test_a_500_w_card_is_slower_in_products_and_in_attention():
 def test_elementwise_kernels_reach_less_than_a_copy():
     k = kernels()
     assert k.elementwise_s(1e9) > k.memory_s(1e9)
+
+
+def test_a_norm_that_finds_a_scale_takes_no_longer_for_twice_the_tokens():
+    k, stream_bytes = kernels(), 8192 * 4096 * 2
+    took = [k.norm_gradient_s(times * 10 * stream_bytes, finds_largest=True) for times in (1, 2, 8)]
+    assert took[0] == took[1] == pytest.approx(1.8e-3)
+    assert k.norm_gradient_s(10 * stream_bytes) < took[0]
+    assert took[2] == pytest.approx(k.norm_gradient_s(8 * 10 * stream_bytes)) > took[0]

@@ -17,6 +17,7 @@ from engine.keys import with_values
 from engine.planner.memory import Memory
 from engine.planner.peak import FIRST_BACKWARD
 from engine.planner.plan import Plan, plan
+from tests.bench.published.own import held_out
 
 GIB = 1 << 30
 BENCH = Path(__file__).parents[2] / "bench"
@@ -81,6 +82,15 @@ def test_reserved_memory_of_our_own_runs_is_within_three_percent(name: str) -> N
 def test_reserved_memory_of_our_own_runs_is_within_two_percent_on_average() -> None:
     errors = [(memory_of(name).reserved_bytes or 0) / GIB / ROWS[name]["peak_reserved_gib"] - 1 for name in RUNS]
     assert sum(map(abs, errors)) / len(errors) < 0.02
+
+
+def test_reserved_memory_of_twenty_later_runs_is_within_three_percent() -> None:
+    errors = {
+        case.id: (case.plan().memory.reserved_bytes or 0) / GIB / (case.memory_gib or 1) - 1 for case in held_out()
+    }
+    assert len(errors) == 20
+    assert max(map(abs, errors.values())) < 0.03, errors
+    assert sum(map(abs, errors.values())) / len(errors) < 0.015
 
 
 @pytest.mark.parametrize("name", [name for name in RUNS if "peak_active_gib" in ROWS[name]])
