@@ -176,4 +176,4 @@ def test_a_norm_that_finds_a_scale_takes_no_longer_for_twice_the_tokens():
     took = [k.norm_gradient_s(times * 10 * stream_bytes, finds_largest=True) for times in (1, 2, 8)]
     assert took[0] == took[1] == pytest.approx(1.8e-3)
     assert k.norm_gradient_s(10 * stream_bytes) < took[0]
-    assert took[2] == pytest.approx(k.norm_gradient_s(8 * 10 * stream_bytes)) > took[0]
+    assert took[0] < took[2] == k.norm_gradient_s(8 * 10 * stream_bytes)
