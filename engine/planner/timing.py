@@ -6,7 +6,7 @@ the pipeline waits (bubbles). Does not know rates, nor what no plan can: straggl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
 
@@ -39,11 +39,11 @@ _SPREAD = 0.015
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Time:
-    """Seconds of one optimizer step on the slowest rank, and where they go; None is unknown.
+    """Seconds of one optimizer step, and where they go on the busiest rank; None is unknown.
 
-    `step_s` = `compute_s` + `exposed_comm_s` + `bubble_s`. `compute_s` holds `recompute_s` and `optimizer_s`;
-    `per_axis` shares `exposed_comm_s` out over the mesh axes, `communication_s` are the same axes with what
-    compute hides. Sharding over context ranks counts as dp_shard.
+    `step_s` = `compute_s` + `exposed_comm_s` + `bubble_s`, which is all that the rank waits for others. `compute_s`
+    holds `recompute_s` and `optimizer_s`; `per_axis` shares `exposed_comm_s` out over the mesh axes,
+    `communication_s` are the same axes with what compute hides. Sharding over context ranks counts as dp_shard.
     """
 
     step_s: float | None = None
@@ -126,7 +126,7 @@ def slowest_of(ranks: int) -> float:
 
 
 def time_of(held: Held, cluster: Cluster, batch: Batch, recompute: Recompute) -> Time:
-    """Seconds of a step on the slowest pipeline rank; all None where a rate or a link is unknown."""
+    """Seconds of a step on the busiest pipeline rank; all None where a rate or a link is unknown."""
     kernels, links, mesh = kernels_of(cluster, held.stack), links_of(cluster), held.mesh
     tp, cp, pp = group_of(mesh, "tp", links), group_of(mesh, "cp", links), group_of(mesh, "pp", links)
     shards, replicas = group_of(mesh, "fsdp", links), group_of(mesh, "dp_replicate", links)
@@ -154,7 +154,7 @@ class _Step:
         self.block = Pass(forward_s=block.forward_s, backward_s=block.input_gradient_s + block.weight_gradient_s)
 
     def time(self) -> Time:
-        """The split of the slowest rank."""
+        """The split of the busiest rank: of any other it would show how long that one waits for it."""
         pp, schedule = self.held.mesh.pp, self.held.config.parallelism.pipeline_parallel_schedule
         stages = {index: self.stage(index, layers) for rank in self.held.ranks for index, layers in rank.parts}
         times = tuple(stages[index].time for index in range(len(stages)))
@@ -166,10 +166,13 @@ class _Step:
         alike = {
             (rank.groups, *(id(stages[index]) for index, _ in rank.parts)): rank for rank in reversed(self.held.ranks)
         }
-        found = (
+        found = [
             self._of_rank(rank, [stages[index] for index, _ in rank.parts], still, moving) for rank in alike.values()
-        )
-        return max(found, key=lambda time: (time.step_s or 0.0, time.compute_s or 0.0))
+        ]
+        step_s = max(time.step_s or 0.0 for time in found)
+        busiest = min(found, key=lambda time: time.bubble_s or 0.0)
+        waits_s = step_s - (busiest.step_s or 0.0) + (busiest.bubble_s or 0.0)
+        return replace(busiest, step_s=step_s, bubble_s=waits_s)
 
     def stage(self, index: int, layers: tuple[int, ...]) -> _Stage:
         """One stage; those with as many layers and the same ends are alike."""

@@ -201,3 +201,17 @@ def test_tensor_parallel_over_two_nodes_is_predicted_slow() -> None:
         for size in (8, 16)
     )
     assert across < 0.8 * inside
+
+
+def test_a_step_is_split_as_its_busiest_rank_spends_it() -> None:
+    head_is_heavy = {
+        P + "pipeline_parallel_degree": 8,
+        "training.local_batch_size": 64,
+        "training.seq_len": 512,
+        "model.shape.vocab_size": 2_000_000,
+    }
+    time = planned(head_is_heavy).time
+    assert time.step_s is not None
+    # Every other rank waits for the last one, most of the step.
+    assert (time.bubble_s or 0.0) < 0.1 * time.step_s
+    assert time.step_s == pytest.approx((time.compute_s or 0.0) + (time.exposed_comm_s or 0.0) + (time.bubble_s or 0.0))
