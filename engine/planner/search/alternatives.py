@@ -76,6 +76,8 @@ def alternatives(
     free = Free(question)
     for name, key, point in _changes(question, winner[0]):
         if not free.fixes(key):
+            if point.options != winner[0].options:
+                name, point = _with_its_own_batch(question, survey, name, point)
             yield _alternative(question, offer, name, point, winner)
 
 
@@ -99,6 +101,21 @@ def _of_kind(
         yield Alternative(name=named, values=offer.keys(best.values()), reason=reason)
 
 
+def _with_its_own_batch(question: Question, survey: Survey, name: str, point: Point) -> tuple[str, Point]:
+    """The best of a layout with these options, or its smallest where none fits, each with a batch of its own.
+
+    The name tells the batch where it is not the winner's.
+    """
+    alike = [each for each in survey.points.values() if (each.layout, each.options) == (point.layout, point.options)]
+    if any(each.batch == point.batch for each in alike):
+        return name, point
+    best = next(ranked(question, alike), None) or survey.smallest(point.layout, point.options)
+    if best is None or best.batch == point.batch:
+        return name, point
+    size = best.batch.microbatch
+    return f"{name}, {f'microbatches of {size}' if best.layout.mesh.pp > 1 else f'batch {size}'}", best
+
+
 def _alternative(question: Question, offer: Offer, name: str, point: Point, winner: tuple[Point, Plan]) -> Alternative:
     plan = offer.plan(point.values())
     reason = plan if isinstance(plan, str) else verdict(question, (point, plan), winner)
@@ -106,7 +123,7 @@ def _alternative(question: Question, offer: Offer, name: str, point: Point, winn
 
 
 def _changes(question: Question, winner: Point) -> Iterator[_Change]:
-    """One thing changed at a time."""
+    """One thing changed at a time; the batch follows where it has to."""
     options, mesh = winner.options, winner.layout.mesh
     for mode, name in _MODES:
         if mode != options.mode:

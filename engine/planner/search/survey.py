@@ -89,6 +89,13 @@ class Survey:
                 return True
         return False
 
+    def smallest(self, layout: Layout, options: Options) -> Point | None:
+        """A layout in one way with the batch that takes least; without its time. None where it takes no batch."""
+        microbatch = None if layout.mesh.pp == 1 else self._microbatches(layout)[0]
+        way = self._ways.of(layout, options, microbatch)
+        batch = next(iter(way.batches()), None)
+        return None if batch is None else way.point(batch, way.needed_bytes(batch), cluster=None)
+
     def _judge_coarsely(self, layout: Layout) -> None:
         """Judges a layout in its usual ways, with the largest batches, or for simplicity the smallest.
 
