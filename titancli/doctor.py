@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from engine.calibration import RATES, Calibration, CalibrationError, read, usual_path, write
+from engine.calibration import RATES, Calibration, CalibrationError, find, read, usual_path, write
 from engine.config import Job
 from engine.errors import EXIT_HARDWARE, EXIT_OK, EXIT_RUN_FAILED, TitanError
 from engine.hardware import GPUS, Machine, kind_of, this_machine
@@ -30,6 +30,8 @@ from titancli.launch.processes import die_with_parent
 from titancli.launch.torchrun import foreign
 
 _SIGNS = {"well": ("ok", "good"), "doubtful": ("?", ""), "wrong": ("no", "bad")}
+# More than a calibration takes.
+_FILE_BYTES = 4096
 _IN_WORDS = {
     "bf16_tflops": ("bfloat16 products", "TFLOP/s"),
     "fp8_tflops": ("float8 products", "TFLOP/s"),
@@ -52,6 +54,8 @@ def doctor(*, measure: bool, output: str | None, as_json: bool) -> int:
         _check_place(path)
     about, trouble = _ask_torch()
     found = list(checks(here, gpus, room, about, trouble))
+    if kind is not None:
+        found.append(_kept(kind))
     fit = all(check.state != "wrong" for check in found)
     if not as_json:
         _say_checks(found, fit=fit)
@@ -85,7 +89,10 @@ def _calibrate(kind: str, about: dict[str, Any], gpus: Driver, path: Path, *, sa
         sustained=rates,
         path=str(path),
     )
-    write(found, path)
+    try:
+        write(found, path)
+    except OSError as trouble:
+        raise _unwritable(path, trouble) from None
     if say:
         use = f'plans for {kind} use it from now on; cluster.calibration = "none" leaves it out'
         if path != usual_path(kind):
@@ -100,12 +107,17 @@ def _check_place(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with tempfile.NamedTemporaryFile(dir=path.parent):
-            pass
+        # Without a buffer, whose rest would be written again on closing, and fail again before the file is removed.
+        with tempfile.NamedTemporaryFile(dir=path.parent, buffering=0) as probe:
+            probe.write(bytes(_FILE_BYTES))
     except OSError as trouble:
-        reason = (trouble.strerror or str(trouble)).lower()
-        fix = "name a file that can be written with --output"
-        raise TitanError(report.error("U115", f"cannot write {path}: {reason}", fix)) from None
+        raise _unwritable(path, trouble) from None
+
+
+def _unwritable(path: Path, trouble: OSError) -> TitanError:
+    reason = (trouble.strerror or str(trouble)).lower()
+    fix = "name a file that can be written with --output"
+    return TitanError(report.error("U115", f"cannot write {path}: {reason}", fix))
 
 
 def _ask_torch() -> tuple[dict[str, Any] | None, str]:
@@ -171,6 +183,22 @@ def _in_force(kind: str | None) -> Calibration | None:
         return read(path)
     except CalibrationError:
         return None
+
+
+def _kept(kind: str) -> Check:
+    """The calibration that plans for this machine use: a damaged one stops each of them."""
+    path = usual_path(kind)
+    if not path.is_file():
+        return Check(name="calibration", state="well", found="none; --measure finds how fast this machine is")
+    try:
+        found = find("auto", kind, host=platform.node())
+    except CalibrationError as trouble:
+        fix = f"measure anew: titan doctor --measure, or remove {path}"
+        return Check(name="calibration", state="doubtful", found=trouble.message, fix=fix)
+    if found is None:
+        other = f"{path} was measured on another machine, and is left out"
+        return Check(name="calibration", state="well", found=other)
+    return Check(name="calibration", state="well", found=f"{path}, measured {found.date}")
 
 
 def _say_checks(found: list[Check], *, fit: bool) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from engine.calibration import read
+from engine.errors import TitanError
+from titancli import doctor
 
 
 def test_doctor_tells_what_this_machine_is(titan: Callable[..., Any]) -> None:
@@ -64,3 +69,24 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(tita
     assert ran.code == 2
     assert "error[U115]: cannot write /proc/here.toml" in ran.err
     assert "measuring" not in ran.out
+
+
+def test_a_full_disk_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    least, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
+    try:
+        with pytest.raises(TitanError) as told:
+            doctor._check_place(tmp_path / "here.toml")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
+    assert told.value.findings[0].rule == "U115"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_calibration_at_the_usual_place_is_told(titan: Callable[..., Any], tmp_path: Path) -> None:
+    file = tmp_path / "titan" / "calibration" / "cpu.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("form = ")
+    ran = titan("doctor", CUDA_VISIBLE_DEVICES="", XDG_CONFIG_HOME=str(tmp_path))
+    assert f" ?  calibration    {file} is damaged" in ran.out
+    assert f"fix: measure anew: titan doctor --measure, or remove {file}" in ran.out
