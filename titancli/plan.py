@@ -5,7 +5,9 @@ Knows how the answer is shown and written. Does not read the question (question)
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -35,6 +37,8 @@ def plan(
 ) -> int:
     """Searches and shows, as text or as one JSON object; 0, 2 where the question is wrong, 3 where nothing fits."""
     question = question_of(path, preset, flags, asked)
+    if output is not None:
+        _check_output(output, force=force)
     found = search(question, refusal=refusal)
     if as_json:
         sys.stdout.write(json.dumps(to_json(found), allow_nan=False) + "\n")
@@ -80,14 +84,22 @@ def _nothing(question: Question, found: Found) -> list[Finding]:
     return [report.error("M510", message, fix)]
 
 
+def _check_output(output: str, *, force: bool) -> None:
+    """TitanError where the file is there already."""
+    if os.path.exists(output) and not force:
+        raise TitanError(report.error("U124", f"{output} is there already", "give --force to replace it"))
+
+
 def _write_config(output: str, winner: Candidate, *, force: bool) -> None:
-    """The winner as TOML; TitanError where the file is there already, or cannot be written."""
+    """The winner as TOML, whole or not at all; TitanError where it cannot be written."""
+    _check_output(output, force=force)
     try:
         with open(output, "w" if force else "x", encoding="utf-8") as file:
             file.write(to_toml(winner))
-    except FileExistsError:
-        raise TitanError(report.error("U124", f"{output} is there already", "give --force to replace it")) from None
     except OSError as trouble:
+        if not force:
+            with contextlib.suppress(OSError):
+                os.unlink(output)
         reason = (trouble.strerror or str(trouble)).lower()
         raise TitanError(report.error("U125", f"cannot write {output}: {reason}", "choose another place")) from None
 

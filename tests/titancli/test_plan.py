@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from engine.planner.search import search
 from engine.rules import check
 from engine.rules.layouts import refusal
 from engine.sources import Flag, load
-from titancli.plan import plan, to_json, to_toml
+from titancli.plan import _write_config, plan, to_json, to_toml
 from titancli.question import Asked, question_of
 
 SMALL = ("plan", "--model", "8B", "--gpu", "h100-80", "--nodes", "1", "--gpus-per-node", "2", "--seq-len", "4096")
@@ -96,3 +97,28 @@ def test_where_rules_refuse_all_layouts_they_say_why(capsys: pytest.CaptureFixtu
     assert refused.value.exit_code == 2
     assert refused.value.findings[0].rule == "P101"
     assert capsys.readouterr().out == ""
+
+
+def test_a_file_that_is_there_is_told_before_the_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("mine")
+    asked = Asked(model="8B", gpu="h100-80")
+    with pytest.raises(TitanError) as refused:
+        plan(None, None, (), asked, output=str(file), force=False, as_json=True)
+    assert refused.value.findings[0].rule == "U124"
+    assert (file.read_text(), capsys.readouterr().out) == ("mine", "")
+
+
+def test_nothing_of_a_config_stays_where_there_is_no_room_for_it(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    asked = Asked(model="debugmodel", gpu="h100-80", gpus_per_node="1", seq_len="128", goal="prototype")
+    winner = search(question_of(None, None, (), asked), refusal=refusal).candidates[0]
+    least, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
+    try:
+        with pytest.raises(TitanError) as refused:
+            _write_config(str(file), winner, force=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
+    assert refused.value.findings[0].rule == "U125"
+    assert not file.exists()
