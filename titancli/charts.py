@@ -23,7 +23,6 @@ _MOST_BARS = 16
 _AXES = {
     "tp": "tensor parallel",
     "cp": "context parallel",
-    "dp_shard": "FSDP",
     "dp_replicate": "replicas",
     "pp": "pipeline sends",
 }
@@ -103,11 +102,14 @@ def memory_chart(plan: Plan, *, width: int, pen: Pen) -> list[str]:
     return [*lines, *_packed(legend, [len(part.name) + 2 for part in _PARTS], width)]
 
 
-def time_chart(time: Time, *, width: int, pen: Pen) -> list[str]:
-    """The lines of `say_time`: one bar for each part of a step, with its seconds and its share."""
+def time_chart(time: Time, *, width: int, pen: Pen, shards: str = "FSDP") -> list[str]:
+    """The lines of `say_time`: one bar for each part of a step, with its seconds and its share.
+
+    `shards` is what sharding over data ranks is called.
+    """
     if time.step_s is None:
         return []
-    parts = time_parts(time)
+    parts = time_parts(time, shards=shards)
     label_width = max(len(name) for name, _ in parts)
     room = max(10, width - label_width - 24)
     lines = [f"time of one step: {seconds(time.step_s)}"]
@@ -119,7 +121,7 @@ def time_chart(time: Time, *, width: int, pen: Pen) -> list[str]:
     return lines
 
 
-def time_parts(time: Time) -> list[tuple[str, float]]:
+def time_parts(time: Time, *, shards: str = "FSDP") -> list[tuple[str, float]]:
     """Names and seconds of the parts of a step, which sum to it; those that take nothing are left out."""
     recompute, optimizer = time.recompute_s or 0.0, time.optimizer_s or 0.0
     parts = {
@@ -128,7 +130,8 @@ def time_parts(time: Time) -> list[tuple[str, float]]:
         "optimizer": optimizer,
     }
     exposed = time.per_axis or {"communication": time.exposed_comm_s or 0.0}
-    parts |= {f"exposed: {_AXES.get(axis, axis)}": value for axis, value in exposed.items()}
+    names = _AXES | {"dp_shard": shards}
+    parts |= {f"exposed: {names.get(axis, axis)}": value for axis, value in exposed.items()}
     parts["pipeline bubble"] = time.bubble_s or 0.0
     return [(name, value) for name, value in parts.items() if value > 0 or name == "compute"]
 

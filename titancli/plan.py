@@ -121,9 +121,11 @@ def to_toml(candidate: Candidate) -> str:
 def _say(question: Question, found: Found, output: str | None) -> None:
     winner, width = found.candidates[0], report.width_of(sys.stdout)
     config, cluster = question.config, question.cluster
-    report.say(
+    _say_wrapped(
         f"{config.model.name} {config.model.flavor} on {report.devices(cluster.gpu.name, cluster.world_size)}, "
         f"sequences of {config.training.seq_len:,} tokens, for {question.goal}",
+        width,
+        indent=2,
         tint="good",
     )
     report.say(f"{found.searched:,} layouts judged in {found.seconds:.1f} s\n", tint="faint")
@@ -158,7 +160,7 @@ def _say_row(place: str, candidate: Candidate, width: int, *, with_reason: bool 
     ]
     rate, memory = figures.rate(plan.tokens_per_s_per_gpu), _gib(plan.memory.needed_bytes)
     start = f"{place:>3}  {rate:>12}  {memory:>6}  {shares[0]:>6}  {shares[1]:>6}  "
-    first, *more = textwrap.wrap(report.layout(plan), max(20, width - len(start))) or [""]
+    first, *more = report.wrapped_layout(plan, max(16, width - len(start)))
     report.say(start + first)
     for line in more:
         report.say(" " * len(start) + line)
@@ -214,5 +216,5 @@ def _quoted(word: str) -> str:
 
 
 def _say_wrapped(text: str, width: int, *, indent: int, tint: str = "") -> None:
-    for line in textwrap.wrap(text, width, subsequent_indent=" " * indent):
+    for line in report.wrapped(text, width, indent=indent):
         report.say(line, tint=tint)

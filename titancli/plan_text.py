@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, TextIO
 
+from engine.planner.stack import STACKS
 from titancli import figures
 from titancli.charts import Pen, memory_chart, seconds, time_chart
-from titancli.report import BOLD, GREEN, RED, YELLOW, devices, hanging, paint, takes_colour, width_of
+from titancli.report import BOLD, GREEN, RED, YELLOW, devices, hanging, paint, takes_colour, width_of, wrapped
 
 if TYPE_CHECKING:
     from engine.planner.plan import Plan, Stage
@@ -37,14 +38,16 @@ def say_plan(checked: Report, stream: TextIO | None = None) -> None:
 
     pen, room = Pen.of(stream), max(60, width)
     lines = [title("plan"), *_table(_facts(plan), width), "", title("speed"), *_table(_speed(plan), width)]
-    lines += time_chart(plan.time, width=room, pen=pen)[1:]
+    shards = "ZeRO-1" if STACKS[plan.stack].shards_only_optimizer else "FSDP"
+    lines += time_chart(plan.time, width=room, pen=pen, shards=shards)[1:]
     unit, unit_bytes = ("GiB", 1 << 30) if plan.memory.static_bytes >= 1 << 30 else ("MiB", 1 << 20)
     lines += ["", title(f"memory of one rank, in {unit}"), *_stage_table(plan, unit_bytes, width)]
     lines += [*hanging("  ", _memory_note(plan), width), *memory_chart(plan, width=room, pen=pen)[1:]]
     if checked.fit is not None:
-        label = paint(f"  {checked.fit.verdict}", _VERDICT_COLOURS[checked.fit.verdict], colour)
-        first, *more = hanging("    ", _fit_note(plan, checked.fit), width - len(checked.fit.verdict))
-        lines += ["", title("fit"), f"{label}: {first[4:]}", *more, *_changes(checked.fit, plan, width)]
+        verdict = checked.fit.verdict
+        first, *more = wrapped(f"  {verdict}: {_fit_note(plan, checked.fit)}", width, indent=4)
+        first = first.replace(verdict, paint(verdict, _VERDICT_COLOURS[verdict], colour), 1)
+        lines += ["", title("fit"), first, *more, *_changes(checked.fit, plan, width)]
     if checked.settings:
         lines += ["", title("settings")]
         for setting in checked.settings:
@@ -107,7 +110,7 @@ def _speed(plan: Plan) -> list[tuple[str, str]]:
     if time.step_s is None:
         return [("step time", figures.not_known(why_no_speed(plan)))]
     found = [
-        ("step time", figures.duration(time.step_s)),
+        ("step time", seconds(time.step_s) if time.step_s < 10 else figures.duration(time.step_s)),
         ("tokens/s/GPU", figures.rate(plan.tokens_per_s_per_gpu)),
         ("MFU", figures.not_known(_NO_PEAK) if plan.mfu_pct is None else figures.percent(plan.mfu_pct) + _MFU),
     ]

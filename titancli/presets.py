@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import textwrap
 from dataclasses import asdict
 from typing import Any
 
@@ -40,7 +39,8 @@ def presets(*, as_json: bool) -> int:
         "account; verified, on the GPUs named, is none of them yet",
         "try one: titan validate --preset NAME; train with it: titan launch --preset NAME",
     ):
-        report.say(textwrap.fill(text, width), tint="faint")
+        for line in report.wrapped(text, width, indent=0):
+            report.say(line, tint="faint")
     return 0
 
 
@@ -118,8 +118,8 @@ def _say(name: str, config: Config, resolved: Plan) -> None:
     ]
     report.say(name, tint="good")
     for label, text in facts:
-        indent = f"  {label:<13} "
-        report.say(textwrap.fill(text, width, initial_indent=indent, subsequent_indent=" " * len(indent)))
+        for line in report.hanging(f"  {label:<13} ", text, width):
+            report.say(line)
     report.say("")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 _MOST_CHARACTERS = 1000
 # All but the tab and the end of a line.
 _CONTROL = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
+# The space between a number and its unit; in its place a letter that no line is broken at.
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGT]?i?B|s|ms|min|h|d|k|M|T|columns?)(?:[\s,;:.)]|$))")
+_UNBROKEN = "\N{NO-BREAK SPACE}"
 RED, YELLOW, GREEN, DIM, BOLD = "31;1", "33;1", "32;1", "2", "1"
 
 
@@ -66,12 +70,8 @@ def say_findings(findings: Iterable[Finding], stream: TextIO | None = None) -> N
         if excerpt is not None:
             rest.insert(where, f"   | {shortened(printable(excerpt), width - 5)}")
         if stream.isatty():
-            message = textwrap.fill(message, width, initial_indent=" " * (len(label) + 2), subsequent_indent="    ")
-            message = message.lstrip()
-            rest = [
-                textwrap.fill(line, width, subsequent_indent="       ") if line.startswith("  fix: ") else line
-                for line in rest
-            ]
+            message = "\n".join(wrapped(f"{label}: {message}", width, indent=4)).removeprefix(f"{label}: ")
+            rest = ["\n".join(wrapped(line, width, indent=7)) if line.startswith("  fix: ") else line for line in rest]
         tint = RED if finding.severity == "error" else YELLOW
         lines = [f"{paint(label, tint, colour)}: {message}", *rest]
         stream.write("\n".join(lines) + "\n")
@@ -139,6 +139,12 @@ def layout(plan: Plan) -> str:
     return " x ".join(f"{name} {degree}" for name, degree in axes if degree > 1) or "one rank"
 
 
+def wrapped_layout(plan: Plan, width: int) -> list[str]:
+    """`layout` in lines of `width`; an axis and its degree stay on one line."""
+    text = layout(plan).replace(" ", _UNBROKEN).replace(f"{_UNBROKEN}x{_UNBROKEN}", f" x{_UNBROKEN}")
+    return [line.replace(_UNBROKEN, " ") for line in textwrap.wrap(text, width, break_long_words=False)]
+
+
 def devices(gpu: str, count: int) -> str:
     """`8 x h200`, or `2 processes on cpu`."""
     if gpu == "cpu":
@@ -148,14 +154,19 @@ def devices(gpu: str, count: int) -> str:
 
 def hanging(label: str, text: str, width: int) -> list[str]:
     """Text behind a label, in lines of `width` that all begin where it does."""
-    return textwrap.wrap(
-        text,
+    return wrapped(label + text, width, indent=len(label)) or [label]
+
+
+def wrapped(text: str, width: int, *, indent: int) -> list[str]:
+    """Text in lines of `width`, all but the first indented; a number and its unit stay on one line."""
+    lines = textwrap.wrap(
+        _BEFORE_UNIT.sub(_UNBROKEN, text),
         width,
-        initial_indent=label,
-        subsequent_indent=" " * len(label),
+        subsequent_indent=" " * indent,
         break_long_words=False,
         break_on_hyphens=False,
-    ) or [label]
+    )
+    return [line.replace(_UNBROKEN, " ") for line in lines]
 
 
 def paint(text: str, code: str, on: bool) -> str:

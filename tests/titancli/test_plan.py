@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -122,3 +123,14 @@ def test_nothing_of_a_config_stays_where_there_is_no_room_for_it(tmp_path: Path)
         resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
     assert refused.value.findings[0].rule == "U125"
     assert not file.exists()
+
+
+def test_the_answer_fits_60_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    for name, value in (("COLUMNS", "60"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    asked = Asked(model="70B", gpu="h100-80", nodes="8", gpus_per_node="8", seq_len="8192")
+    assert plan(None, None, (), asked, output=None, force=False, as_json=False) == 0
+    lines = capsys.readouterr().out.splitlines()
+    # The command that comes next is one line, to be copied.
+    assert [line for line in lines if len(line) > 60 and not line.startswith("next: ")] == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.calibration import Calibration, write
-from engine.planner.stack import TORCHTITAN
+from engine.planner.stack import MEGATRON, TORCHTITAN
 from engine.rules import Report, check
 from engine.sources import Flag, load
 from titancli.plan_text import say_plan
@@ -107,3 +107,29 @@ def test_rates_that_were_measured_are_named(tmp_path: Path) -> None:
     report = checked("fsdp-8b", cluster__calibration=str(path))
     assert f"rates measured: {path}" in " ".join(said(report).split())
     assert "  rates         what such GPUs usually sustain" in said(checked("fsdp-8b"))
+
+
+def test_a_short_step_is_told_in_milliseconds() -> None:
+    found = checked("quickstart", cluster__gpu="h100-80", cluster__gpus_per_node="2")
+    assert found.plan is not None
+    assert found.plan.time.step_s is not None
+    assert f"step time     {1000 * found.plan.time.step_s:.1f} ms" in said(found)
+
+
+def test_what_megatron_shards_is_not_called_fsdp() -> None:
+    loaded = load(preset="2d-70b", environ={})
+    assert "exposed: FSDP" in said(check(loaded))
+    text = said(check(loaded, stack=MEGATRON))
+    assert "exposed: ZeRO-1" in text
+    assert "FSDP" not in text
+
+
+def test_the_verdict_is_one_paragraph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = _Screen()
+    say_plan(checked("fsdp-8b", training__local_batch_size="8"), stream)
+    lines = stream.getvalue().partition("\nfit\n")[2].splitlines()
+    first = lines[: next(place for place, line in enumerate(lines) if line.startswith("  nearest"))]
+    assert first[0].startswith("  does not fit: every rank uses ")
+    assert all(50 <= len(line) <= 60 for line in first[:-1])

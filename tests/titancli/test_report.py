@@ -102,3 +102,19 @@ def test_endless_value_is_shown_by_its_ends() -> None:
     assert len(text) < 2000
     assert "xxx...xxx" in text
     assert "x!\n" in text
+
+
+@pytest.mark.parametrize("unit", ["%", "GiB", "MiB", "s", "ms", "min", "M", "h"])
+def test_a_number_and_its_unit_stay_on_one_line(unit: str) -> None:
+    lines = report.wrapped(f"about one word and then 91 {unit}, and more", len("about one word and then 91"), indent=2)
+    assert lines == ["about one word and then", f"  91 {unit}, and more"]
+
+
+def test_words_after_a_number_are_no_units() -> None:
+    assert report.wrapped("for all of 8 sequences", len("for all of 8 seq"), indent=0) == ["for all of 8", "sequences"]
+
+
+def test_an_axis_and_its_degree_stay_on_one_line() -> None:
+    resolved = check(load(preset="3d-405b", environ={})).plan
+    assert resolved is not None
+    assert report.wrapped_layout(resolved, 16) == ["FSDP 8 x TP 8", "x PP 8"]
