@@ -101,8 +101,8 @@ def _too_much(loaded: Loaded, plan: Plan, over: tuple[int, ...], peak_bytes: int
     finding = Finding(
         rule="M503", severity="error", key=key, message=holds, fix=fix, file=file, line=line, source=source
     )
-    planned = plan.memory.peak_bytes
-    if not loaded.config.compile.enable or planned is None or plan.memory.fits is False:
+    planned = max(stage.memory.peak_bytes or 0 for stage in plan.stages)
+    if not loaded.config.compile.enable or not planned or plan.memory.fits is False:
         return finding
     message = f"{holds}; compiled it holds less, {figures.memory(planned)} by the plan"
     return replace(finding, severity="warning", message=message)

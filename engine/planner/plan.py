@@ -125,7 +125,7 @@ def plan(config: Config, cluster: Cluster | None = None, *, stack: Stack = TITAN
         stage_count=stage_count,
         recompute=recompute,
         stages=tuple(_stage(config, *pair) for pair in zip(ranks, memories, strict=True)),
-        memory=max(memories, key=lambda memory: memory.peak_bytes or 0),
+        memory=max(memories, key=lambda memory: (memory.fits is False, memory.needed_bytes)),
         time=time,
         tokens_per_s_per_gpu=speed,
         mfu_pct=None if speed is None else mfu_pct(shape, cluster.gpu, speed, seq_len=config.training.seq_len),
