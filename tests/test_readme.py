@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
+
+from engine.rules import check
+from engine.sources import Flag, load
+from titancli.plan_text import say_plan
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,3 +24,15 @@ def test_readme_states_the_planners_errors_as_they_are_kept() -> None:
     told = (ROOT / "README.md").read_text("utf-8")
     assert kept
     assert [line for line in kept if line not in told] == [], "\n".join(["README's table should be:", *kept])
+
+
+def test_readme_shows_what_validate_prints() -> None:
+    flag = Flag("training.local_batch_size", "8", "--training.local_batch_size")
+    printed = io.StringIO()
+    say_plan(check(load(preset="fsdp-8b", flags=[flag], environ={})), printed)
+    block = (ROOT / "README.md").read_text("utf-8").partition("--preset fsdp-8b --training.local_batch_size 8\n")[2]
+    shown = [line.removeprefix("    ") for line in block.partition("\n\n")[0].splitlines() if line.strip() != "..."]
+    assert shown[0] == "fit"
+    lines = printed.getvalue().splitlines()
+    start = lines.index("fit")
+    assert shown == lines[start : start + len(shown)]
