@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import cache
 from typing import Any
 
+from engine.calibration import CalibrationError
+from engine.config import Cluster as ClusterConfig
 from engine.config import Config
-from engine.hardware import resolve_cluster
+from engine.hardware import Cluster, resolve_cluster
 from engine.keys import with_values
 from engine.planner.plan import Plan, plan
-from engine.planner.stack import STACKS
+from engine.planner.stack import STACKS, TITAN, Stack
 from engine.sources import load, preset_names
 from titancli import figures, report
 from titancli.plan_text import why_no_speed
@@ -27,7 +30,7 @@ _NOT_VERIFIED = {"tokens_per_s_per_gpu": None, "mfu_pct": None, "peak_bytes": No
 
 def presets(*, as_json: bool) -> int:
     """Lists the presets as text or as a JSON list; always 0."""
-    rows = [(name, config, plan(config, resolve_cluster(config.cluster))) for name, config in _configs()]
+    rows = [(name, config, _planned(config)) for name, config in _configs()]
     if as_json:
         sys.stdout.write(json.dumps([_to_json(*row) for row in rows]) + "\n")
         return 0
@@ -42,6 +45,20 @@ def presets(*, as_json: bool) -> int:
         for line in report.wrapped(text, width, indent=0):
             report.say(line, tint="faint")
     return 0
+
+
+def _planned(config: Config, stack: Stack = TITAN) -> Plan:
+    return plan(config, _cluster_of(config.cluster), stack=stack)
+
+
+@cache
+def _cluster_of(config: ClusterConfig) -> Cluster:
+    """The GPUs of a preset. A damaged calibration is told and left out: a list is no place to fail for one of them."""
+    try:
+        return resolve_cluster(config)
+    except CalibrationError as damaged:
+        report.say_findings([replace(finding, severity="warning") for finding in damaged.findings])
+        return resolve_cluster(config.model_copy(update={"calibration": "none"}))
 
 
 def _configs() -> list[tuple[str, Config]]:
@@ -102,7 +119,7 @@ def _published_json(config: Config, run: Published) -> dict[str, Any]:
 def plan_of_published(config: Config, run: Published) -> Plan:
     """The plan of a published run, on its own GPUs, for the engine that ran it."""
     asked = with_values(config, run.config)
-    return plan(asked, resolve_cluster(asked.cluster), stack=STACKS[run.engine])
+    return _planned(asked, STACKS[run.engine])
 
 
 def _say(name: str, config: Config, resolved: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -57,3 +58,13 @@ def test_preset_is_listed_as_shipped_whatever_the_environment_says(titan: Callab
     told = titan("presets", "--json", TITAN_MODEL__FLAVOR="nonsense")
     assert told.code == 0
     assert {row["name"] for row in json.loads(told.out)} >= {"quickstart", "3d-405b"}
+
+
+def test_a_damaged_calibration_is_told_and_left_out_of_the_list(titan: Callable[..., Any], tmp_path: Path) -> None:
+    file = tmp_path / "titan" / "calibration" / "cpu.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("form = ")
+    ran = titan("presets", "--json", XDG_CONFIG_HOME=str(tmp_path))
+    assert ran.code == 0
+    assert [preset["name"] for preset in json.loads(ran.out)][:2] == ["quickstart", "fsdp-8b"]
+    assert ran.err.count("warning[C801]") == 1
