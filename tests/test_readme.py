@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 from pathlib import Path
 
 from engine.rules import check
-from engine.sources import Flag, load
+from engine.sources import Flag, load, split_flags
 from titancli.plan_text import say_plan
 
 ROOT = Path(__file__).parents[1]
@@ -36,3 +37,13 @@ def test_readme_shows_what_validate_prints() -> None:
     lines = printed.getvalue().splitlines()
     start = lines.index("fit")
     assert shown == lines[start : start + len(shown)]
+
+
+def test_every_preset_that_readme_launches_is_sound_and_fits() -> None:
+    text = (ROOT / "README.md").read_text("utf-8").replace("\\\n", " ")
+    commands = [shlex.split(line, comments=True) for line in text.splitlines() if "titan launch --preset" in line]
+    assert len(commands) > 3
+    for words in commands:
+        rest, flags = split_flags(words[words.index("titan") + 1 :])
+        report = check(load(preset=rest[rest.index("--preset") + 1], flags=flags, environ={}))
+        assert report.ok, (words, [str(finding) for finding in report.findings])
