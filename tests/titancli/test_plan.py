@@ -100,6 +100,21 @@ def test_where_rules_refuse_all_layouts_they_say_why(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == ""
 
 
+def test_more_of_a_cpu_is_more_machines() -> None:
+    asked = Asked(model="405B", gpu="cpu", gpus_per_node="2", goal="prototype")
+    with pytest.raises(TitanError) as refused:
+        plan(None, None, (), asked, output=None, force=False, as_json=False)
+    assert "machines like this one (--nodes " in refused.value.findings[0].fix
+    assert "GPUs" not in refused.value.findings[0].fix
+
+
+def test_a_model_that_fits_in_16_bits_only_is_offered_so() -> None:
+    asked = Asked(model="8B", gpu="h100-80", nodes="1", gpus_per_node="1")
+    with pytest.raises(TitanError) as refused:
+        plan(None, None, (), asked, output=None, force=False, as_json=False)
+    assert "--training.dtype bfloat16" in refused.value.findings[0].fix
+
+
 def test_a_file_that_is_there_is_told_before_the_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "run.toml"
     file.write_text("mine")

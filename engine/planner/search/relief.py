@@ -23,7 +23,10 @@ def ways_out(question: Question, *, refusal: Refusal) -> list[str]:
     for cluster in _larger(question.cluster):
         if _fits(replace(question, cluster=cluster), refusal):
             nodes = f"--nodes {cluster.nodes} --gpus-per-node {cluster.gpus_per_node}"
-            found.append(f"use {cluster.world_size} GPUs of this kind ({nodes})")
+            more = f"{cluster.world_size} GPUs of this kind"
+            if cluster.gpu.name == "cpu":
+                more = f"{cluster.nodes} machines like this one"
+            found.append(f"use {more} ({nodes})")
             break
     if question.config.training.dtype == "float32":
         narrow = with_values(question.config, {"training.dtype": "bfloat16"})
