@@ -101,9 +101,10 @@ def test_where_rules_refuse_all_layouts_they_say_why(capsys: pytest.CaptureFixtu
 
 
 def test_more_of_a_cpu_is_more_machines() -> None:
-    asked = Asked(model="405B", gpu="cpu", gpus_per_node="2", goal="prototype")
+    flags = (Flag("cluster.memory_gib", "12", "--cluster.memory_gib"),)
+    asked = Asked(model="8B", gpu="cpu", gpus_per_node="2", goal="prototype")
     with pytest.raises(TitanError) as refused:
-        plan(None, None, (), asked, output=None, force=False, as_json=False)
+        plan(None, None, flags, asked, output=None, force=False, as_json=False)
     assert "machines like this one (--nodes " in refused.value.findings[0].fix
     assert "GPUs" not in refused.value.findings[0].fix
 
