@@ -202,12 +202,15 @@ def _kept(kind: str) -> Check:
 
 
 def _say_checks(found: list[Check], *, fit: bool) -> None:
-    width = max(len(check.name) for check in found)
+    columns, width = report.width_of(sys.stdout), max(len(check.name) for check in found)
     for check in found:
         sign, tint = _SIGNS[check.state]
-        report.say(f"{sign:>2}  {check.name.ljust(width)}  {check.found}", tint="" if check.state == "well" else tint)
+        lines = report.hanging(f"{sign:>2}  {check.name.ljust(width)}  ", check.found, columns)
+        for line in lines:
+            report.say(line, tint="" if check.state == "well" else tint)
         if check.fix:
-            report.say(f"    {' ' * width}  fix: {check.fix}")
+            for line in report.hanging(f"    {' ' * width}  fix: ", check.fix, columns):
+                report.say(line)
     if fit:
         report.say("\nok: this machine can do the work", tint="good")
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from engine.calibration import read
 from engine.errors import TitanError
 from titancli import doctor
+from titancli.fitness import Check
 
 
 def test_doctor_tells_what_this_machine_is(titan: Callable[..., Any]) -> None:
@@ -88,5 +90,17 @@ def test_a_damaged_calibration_at_the_usual_place_is_told(titan: Callable[..., A
     file.parent.mkdir(parents=True)
     file.write_text("form = ")
     ran = titan("doctor", CUDA_VISIBLE_DEVICES="", XDG_CONFIG_HOME=str(tmp_path))
-    assert f" ?  calibration    {file} is damaged" in ran.out
-    assert f"fix: measure anew: titan doctor --measure, or remove {file}" in ran.out
+    told = " ".join(ran.out.split())
+    assert f"? calibration {file} is damaged" in told
+    assert f"fix: measure anew: titan doctor --measure, or remove {file}" in told
+
+
+def test_checks_fit_60_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    for name, value in (("COLUMNS", "60"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    long = Check(name="shared memory", state="doubtful", found="64.0 MiB: " + "too little " * 9, fix="make room " * 9)
+    doctor._say_checks([long], fit=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert all(line.startswith(" " * 19) for line in lines[1:-2])
