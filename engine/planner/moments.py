@@ -165,12 +165,15 @@ class Moments:
         )
         if self.head is not None and state.stage == self.last:
             ahead = self._buffer(block, block=True) if self.root else self._buffer(self.groups.head)
+            if self.load.pipelined and self.sharding.keeps_gathered:
+                # The loss comes after the stage, whose last gathering is over by then.
+                ahead = 0
             yield self._loss(state, base, self.head.forward_bytes, gathering=ahead)
 
     def _after_loss(self, state: Fullness, base: int) -> Iterator[Moment]:
         if self.head is None or state.stage != self.last:
             return
-        ahead = self._buffer(self.groups.block, block=True)
+        ahead = self._ahead()
         yield self._loss(state, base, self.head.backward_bytes, gathering=ahead)
         size = self.groups.head
         yield self._moment(
@@ -188,6 +191,7 @@ class Moments:
             "gradient of the head",
             state,
             activations=base - self.head.kept_bytes,
+            ends=self._stay(size),
             whole=self._gradient(size) + self._scattered(size) + self._again(size),
             progress=size if self.sharding.sums_late or self._lingers else 0,
             gathering=ahead,
@@ -217,14 +221,15 @@ class Moments:
         for done in sorted({0, min(1, len(layers) - 1), len(layers) - 1}):
             before = layers[: len(layers) - done - 1]
             _, peaks = _block(self.work, self.load.recompute, layers[len(before)])
-            ahead = self._buffer(block, block=True) if before else 0
+            ahead = self._ahead() if before else 0
             progress = head + done * block
             kept = rest + self._kept(before)
             yield self._moment(
                 "backward of a block",
                 state,
                 activations=kept + peaks.backward_bytes,
-                blocks=1,
+                blocks=1 + self._stay(done),
+                ends=self._stay(head),
                 whole=self._scattered(block if done else head) + self._gradient(self.root),
                 progress=progress,
                 gathering=ahead,
@@ -234,6 +239,8 @@ class Moments:
                 "backward of a block",
                 state,
                 activations=kept + self.work.stream_bytes,
+                blocks=self._stay(done + 1),
+                ends=self._stay(head),
                 whole=self._gradient(block + self.root) + self._scattered(block) + self._again(block),
                 progress=progress,
                 gathering=ahead,
@@ -251,11 +258,14 @@ class Moments:
             return
         head = self.groups.head if self.last == 0 and not self.root else 0
         progress = len(self.load.stages[0]) * self.groups.block + head
+        blocks, ends = self._stay(len(self.load.stages[0])), self._stay(head)
         rest, gradient, scattered = base - self.whole[0], self._gradient(size), self._scattered(size)
         yield self._moment(
             "gradient of the embedding",
             state,
             activations=rest + work.whole_stream_bytes * (2 if work.copies_sequences else 1) + work.stream_bytes,
+            blocks=blocks,
+            ends=ends,
             whole=gradient + 2 * self._gradient(self.root) + self._scattered(self.groups.block),
             progress=progress,
             freed=self._freed(blocks=self.groups.blocks, ends=self.groups.head - self.root),
@@ -274,6 +284,8 @@ class Moments:
                 "gradient of the embedding",
                 state,
                 activations=rest,
+                blocks=blocks,
+                ends=ends,
                 whole=whole,
                 progress=progress + more,
                 freed=self._freed(blocks=self.groups.blocks, ends=self.groups.embedding + self.groups.head)
@@ -292,20 +304,27 @@ class Moments:
         )
 
     def _sum(self, state: Fullness, base: int) -> Moment:
-        """The first group of a stage, whose gradient is copied to be sent; weights of several stages are free by then.
+        """The first group of a stage, whose gradient is copied, sent and cast; its weights are free by then.
 
-        torch's runtime of several stages frees a stage's weights after its last backward, that of one does not.
+        torch's runtime of several stages has freed more of them after a stage's last backward.
         """
+        sharding = self.sharding
         first = self.groups.embedding if state.stage == 0 and self.groups.embedding else self.groups.block
-        freed = first * self.sharding.width_bytes(block=first == self.groups.block) if self.last else 0
+        received = sharding.summed_bytes(first) if sharding.casts_sums else 0
+        if not self.last:
+            received += sharding.received_bytes(first) - (0 if self._lingers else sharding.scattering_bytes(first))
         moment = self._moment(
             "sum of gradients",
             state,
             activations=base,
-            whole=self.sharding.scattering_bytes(first)
-            + (self.sharding.summed_bytes(first) if self.sharding.casts_sums else 0),
+            blocks=self._stay(len(self.load.stages[state.stage])),
+            ends=self._stay(self.groups.head if state.stage == self.last and self.head is not None else 0),
+            whole=sharding.scattering_bytes(first) + received,
             progress=self._size(state.stage),
         )
+        freed = first * sharding.width_bytes(block=first == self.groups.block)
+        if first == self.groups.embedding and not sharding.keeps_gathered:
+            freed = 0
         return replace(moment, communication_bytes=moment.communication_bytes - freed)
 
     # ---- what stands beside activations --------------------------------------------------------
@@ -337,7 +356,7 @@ class Moments:
             + late
             + self.sharding.whole_bytes(self.groups, blocks=blocks, ends=ends or self.root)
             - freed,
-            gathering_bytes=0 if self.sharding.keeps_gathered and name != "forward" else gathering,
+            gathering_bytes=gathering,
             grads_bytes=summed,
         )
 
@@ -366,6 +385,13 @@ class Moments:
         if not (sharding.replicates and sharding.casts_sums):
             return self.load.static.grads_bytes if sharding.accumulates else sharding.summed_bytes(size)
         return sharding.summed_bytes(size) + sharding.uncast_bytes(sum(self.sizes) if sharding.accumulates else size)
+
+    def _stay(self, count: int) -> int:
+        """What of so much that went back stays gathered: all of it under a pipeline, until its next forward.
+
+        There torch frees after forward only. A table is not gathered in backward.
+        """
+        return count if self.sharding.sums_late and not self.sharding.keeps_gathered else 0
 
     def _freed(self, *, blocks: int = 0, ends: int = 0) -> int:
         """Bytes of weights that are not gathered any more, of those that stay until backward; a pipeline's stay."""
@@ -398,6 +424,10 @@ class Moments:
 
     def _scattered(self, size: int) -> int:
         return 0 if self.sharding.sums_late else self.sharding.scattering_bytes(size)
+
+    def _ahead(self) -> int:
+        """The next block of backward on its way; none where weights stay gathered."""
+        return 0 if self.sharding.keeps_gathered else self._buffer(self.groups.block, block=True)
 
     def _buffer(self, size: int, *, block: bool = False) -> int:
         return self.sharding.buffer_bytes(size, block=block)

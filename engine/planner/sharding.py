@@ -99,7 +99,11 @@ class Sharding:
 
     def uncast_bytes(self, size: int) -> int:
         """The share as it was summed, beside its cast to the precision of the weights."""
-        return -(-size // self.fsdp) * self.reduce_width_bytes if self.casts_sums else 0
+        return self.received_bytes(size) if self.casts_sums else 0
+
+    def received_bytes(self, size: int) -> int:
+        """The result of a reduce-scatter, in the precision of the sums."""
+        return -(-size // self.fsdp) * self.reduce_width_bytes
 
     def copied_bytes(self, size: int) -> int:
         """What a sum over copies that are not sharded takes for a moment: torch divides by 1 into a new tensor."""

@@ -77,6 +77,19 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     },
     "copies that sum in 16 bits": {**SMALL, **COPIES, "training.mixed_precision_reduce": "bfloat16"},
     "weights that stay gathered": {**SMALL, P + "fsdp_reshard_after_forward": "never"},
+    "weights that stay gathered, and a loss in pieces": {
+        **PIECES,
+        AC: "selective",
+        "training.local_batch_size": 4,
+        P + "fsdp_reshard_after_forward": "never",
+    },
+    "a pipeline of eight shards": {**PIPELINE, "cluster.gpus_per_node": 8, "cluster.nodes": 2, AC: "full"},
+    "a pipeline that frees weights": {
+        **PIPELINE,
+        "cluster.gpus_per_node": 8,
+        AC: "full",
+        P + "fsdp_reshard_after_forward": "always",
+    },
     "tied weights that stay gathered": {
         **SMALL,
         "model.flavor": "1B",
