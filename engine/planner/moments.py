@@ -312,7 +312,8 @@ class Moments:
         first = self.groups.embedding if state.stage == 0 and self.groups.embedding else self.groups.block
         received = sharding.summed_bytes(first) if sharding.casts_sums else 0
         if not self.last:
-            received += sharding.received_bytes(first) - (0 if self._lingers else sharding.scattering_bytes(first))
+            received += sharding.received_bytes(first) + self._divided(first)
+            received -= 0 if self._lingers else sharding.scattering_bytes(first)
         moment = self._moment(
             "sum of gradients",
             state,
@@ -407,6 +408,11 @@ class Moments:
 
     def _gradient(self, size: int) -> int:
         return size * self.sharding.gradient_width_bytes
+
+    def _divided(self, size: int) -> int:
+        """A sum divided into a new tensor, as far as that is more than its cast, which comes behind it."""
+        cast = self.sharding.summed_bytes(size) if self.sharding.casts_sums else 0
+        return max(0, self.sharding.copied_bytes(size) - cast)
 
     @property
     def _lingers(self) -> bool:

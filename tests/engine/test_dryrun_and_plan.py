@@ -84,6 +84,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         P + "fsdp_reshard_after_forward": "never",
     },
     "a pipeline of eight shards": {**PIPELINE, "cluster.gpus_per_node": 8, "cluster.nodes": 2, AC: "full"},
+    "a pipeline of copies": {**PIPELINE, AC: "full", P + "data_parallel_replicate_degree": 2},
     "a pipeline that frees weights": {
         **PIPELINE,
         "cluster.gpus_per_node": 8,
