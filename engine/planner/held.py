@@ -13,9 +13,9 @@ from engine.config import Config
 from engine.planner.activations import FLOAT32, Work
 from engine.planner.batch import Batch
 from engine.planner.in_flight import ALONE, fullest, in_flight
+from engine.planner.load import Load
 from engine.planner.memory import BYTES, Memory, static_memory
 from engine.planner.mesh import Mesh
-from engine.planner.moments import Load
 from engine.planner.overlap import has_async_tp
 from engine.planner.peak import with_peak
 from engine.planner.peers.megatron import megatron_memory

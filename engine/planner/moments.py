@@ -8,68 +8,14 @@ flight when (in_flight) or what the allocator makes of it (peak).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 
 from engine.planner.activations import Work, end_bytes, kept_bytes, logits
 from engine.planner.block import BlockPeaks, LayerMode, block_peaks
 from engine.planner.in_flight import Fullness
-from engine.planner.memory import Memory
+from engine.planner.load import Load, Moment
 from engine.planner.recompute import Recompute
-from engine.planner.sharding import Groups, Sharding
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """All that a rank's memory depends on.
-
-    `stages` are the layers of each of its stages, `states` its fullest moments, `update_bytes` what the optimizer takes
-    for itself, `tables_bytes` rotary tables for the whole run and `places_bytes` those of one microbatch's tokens.
-    `has_streams`: the allocator keeps a pool for each stream of a GPU, and what is free in one is of no use to the
-    others, so `reserved_bytes` sums the pools.
-    """
-
-    static: Memory
-    work: Work
-    recompute: Recompute
-    groups: Groups
-    sharding: Sharding
-    stages: tuple[tuple[int, ...], ...]
-    states: tuple[Fullness, ...]
-    has_loss: bool
-    pipelined: bool
-    update_bytes: int
-    tables_bytes: int
-    places_bytes: int
-    has_streams: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """What stands beside parameters and optimizer states at one point of a step.
-
-    `gathering_bytes` and `grads_bytes` (summed and sharded) lie in pools of their own.
-    """
-
-    name: str
-    activations_bytes: int = 0
-    logits_bytes: int = 0
-    communication_bytes: int = 0
-    gathering_bytes: int = 0
-    update_bytes: int = 0
-    grads_bytes: int = 0
-    lost_bytes: int = 0
-
-    @property
-    def bytes(self) -> int:
-        """All that is used."""
-        return self.laid_out_bytes - self.lost_bytes + self.grads_bytes + self.gathering_bytes
-
-    @property
-    def laid_out_bytes(self) -> int:
-        """What the stream that computes needs for it, holes included."""
-        used = self.activations_bytes + self.logits_bytes + self.communication_bytes + self.update_bytes
-        return used + self.lost_bytes
 
 
 @cache
@@ -93,17 +39,17 @@ class Moments:
         self.last = len(load.stages) - 1
         # A tied weight is in the root's group, which is gathered from the first block's forward to its backward.
         self.root = self.groups.head if load.has_loss and 0 in load.stages[0] and not self.groups.embedding else 0
-        # A pipeline keeps the output of a stage until its gradient is back.
         self._kept_bytes: dict[tuple[int, ...], int] = {}
         self._graded: dict[tuple[int, tuple[bool, ...], tuple[bool, ...]], tuple[int, int]] = {}
         self.sizes = [self._size(stage) for stage in range(len(load.stages))]
+        # A pipeline keeps the output of a stage until its gradient is back.
         beside = load.places_bytes + (self.work.stream_bytes if load.pipelined else 0)
         self.kept = [beside + self._kept(layers) for layers in load.stages]
         self.whole = list(self.kept)
         if self.head is not None:
             self.whole[-1] += end_bytes(self.work) + self.head.kept_bytes
         self.put_off = [
-            sum(_block(self.work, load.recompute, layer)[1].put_off_bytes for layer in layers[:1]) * len(layers)
+            len(layers) * _block(self.work, load.recompute, layers[0])[1].put_off_bytes if layers else 0
             for layers in load.stages
         ]
         self.tables = load.tables_bytes * len(load.stages)
@@ -153,6 +99,7 @@ class Moments:
     # ---- the moments -------------------------------------------------------------------------
 
     def _forward(self, state: Fullness, base: int) -> Iterator[Moment]:
+        sharding = self.sharding
         layers, block = self.load.stages[state.stage], self.groups.block
         rest = base - self.whole[state.stage] + self.kept[state.stage]
         kept, peaks = _block(self.work, self.load.recompute, layers[-1])
@@ -161,16 +108,17 @@ class Moments:
             state,
             activations=rest - kept + peaks.forward_bytes,
             blocks=1,
-            gathering=self._buffer(block, block=True),
+            gathering=sharding.buffer_bytes(block, block=True),
         )
         if self.head is not None and state.stage == self.last:
-            ahead = self._buffer(block, block=True) if self.root else self._buffer(self.groups.head)
-            if self.load.pipelined and self.sharding.keeps_gathered:
+            ahead = sharding.buffer_bytes(block, block=True) if self.root else sharding.buffer_bytes(self.groups.head)
+            if self.load.pipelined and sharding.keeps_gathered:
                 # The loss comes after the stage, whose last gathering is over by then.
                 ahead = 0
             yield self._loss(state, base, self.head.forward_bytes, gathering=ahead)
 
     def _after_loss(self, state: Fullness, base: int) -> Iterator[Moment]:
+        sharding = self.sharding
         if self.head is None or state.stage != self.last:
             return
         ahead = self._ahead()
@@ -182,7 +130,7 @@ class Moments:
             activations=base - self.head.kept_bytes,
             logits=self.head.gradient_bytes,
             ends=size,
-            whole=self._gradient(size),
+            whole=sharding.gradient_bytes(size),
             gathering=ahead,
         )
         if self.root:
@@ -191,9 +139,9 @@ class Moments:
             "gradient of the head",
             state,
             activations=base - self.head.kept_bytes,
-            ends=self._stay(size),
-            whole=self._gradient(size) + self._scattered(size) + self._again(size),
-            progress=size if self.sharding.sums_late or self._lingers else 0,
+            ends=sharding.staying(size),
+            whole=sharding.gradient_bytes(size) + sharding.scattered_bytes(size) + sharding.again_bytes(size),
+            progress=size if sharding.sums_late or sharding.lingers else 0,
             gathering=ahead,
             freed=self._freed(ends=size),
         )
@@ -215,6 +163,7 @@ class Moments:
 
     def _blocks(self, state: Fullness, base: int) -> Iterator[Moment]:
         """Backward of the last block, of the one before it, and of the first."""
+        sharding = self.sharding
         layers, block = self.load.stages[state.stage], self.groups.block
         rest = base - self.whole[state.stage] + self.kept[state.stage] - self._kept(layers)
         head = self.groups.head if state.stage == self.last and not self.root else 0
@@ -228,9 +177,9 @@ class Moments:
                 "backward of a block",
                 state,
                 activations=kept + peaks.backward_bytes,
-                blocks=1 + self._stay(done),
-                ends=self._stay(head),
-                whole=self._scattered(block if done else head) + self._gradient(self.root),
+                blocks=1 + sharding.staying(done),
+                ends=sharding.staying(head),
+                whole=sharding.scattered_bytes(block if done else head) + sharding.gradient_bytes(self.root),
                 progress=progress,
                 gathering=ahead,
                 freed=self._freed(blocks=done, ends=self.groups.head - self.root),
@@ -239,9 +188,11 @@ class Moments:
                 "backward of a block",
                 state,
                 activations=kept + self.work.stream_bytes,
-                blocks=self._stay(done + 1),
-                ends=self._stay(head),
-                whole=self._gradient(block + self.root) + self._scattered(block) + self._again(block),
+                blocks=sharding.staying(done + 1),
+                ends=sharding.staying(head),
+                whole=sharding.gradient_bytes(block + self.root)
+                + sharding.scattered_bytes(block)
+                + sharding.again_bytes(block),
                 progress=progress,
                 gathering=ahead,
                 freed=self._freed(blocks=done + 1, ends=self.groups.head - self.root),
@@ -253,30 +204,32 @@ class Moments:
         A tied weight has that of the head already, and the sum of both is made beside them. Where there are several
         ranks, torch's loop over a group's gradients has its hand on the last of them until the sum is there.
         """
+        sharding = self.sharding
         size, work = self.groups.embedding or self.root, self.work
         if not size or state.stage:
             return
         head = self.groups.head if self.last == 0 and not self.root else 0
         progress = len(self.load.stages[0]) * self.groups.block + head
-        blocks, ends = self._stay(len(self.load.stages[0])), self._stay(head)
-        rest, gradient, scattered = base - self.whole[0], self._gradient(size), self._scattered(size)
+        blocks, ends = sharding.staying(len(self.load.stages[0])), sharding.staying(head)
+        rest = base - self.whole[0]
+        gradient, scattered = sharding.gradient_bytes(size), sharding.scattered_bytes(size)
         yield self._moment(
             "gradient of the embedding",
             state,
             activations=rest + work.whole_stream_bytes * (2 if work.copies_sequences else 1) + work.stream_bytes,
             blocks=blocks,
             ends=ends,
-            whole=gradient + 2 * self._gradient(self.root) + self._scattered(self.groups.block),
+            whole=gradient + 2 * sharding.gradient_bytes(self.root) + sharding.scattered_bytes(self.groups.block),
             progress=progress,
             freed=self._freed(blocks=self.groups.blocks, ends=self.groups.head - self.root),
         )
-        if self.sharding.sums_late:
+        if sharding.sums_late:
             ways = [(gradient, size)]
         else:
             beside = (
-                self.sharding.copied_bytes(size)
-                + self._again(size)
-                + (gradient if self._lingers and not self.root else 0)
+                sharding.copied_bytes(size)
+                + sharding.again_bytes(size)
+                + (gradient if sharding.lingers and not self.root else 0)
             )
             ways = [(gradient + scattered, 0), (scattered + beside, size)]
         for whole, more in ways:
@@ -289,7 +242,7 @@ class Moments:
                 whole=whole,
                 progress=progress + more,
                 freed=self._freed(blocks=self.groups.blocks, ends=self.groups.embedding + self.groups.head)
-                or self.root * self.sharding.gathered_width_bytes,
+                or self.root * sharding.gathered_width_bytes,
             )
 
     def _weights(self, state: Fullness, base: int) -> Moment:
@@ -299,7 +252,7 @@ class Moments:
             "gradients of the weights",
             state,
             activations=base - self.whole[state.stage] - self.put_off[state.stage],
-            whole=self._gradient(size),
+            whole=self.sharding.gradient_bytes(size),
             progress=size,
         )
 
@@ -312,16 +265,16 @@ class Moments:
         first = self.groups.embedding if state.stage == 0 and self.groups.embedding else self.groups.block
         received = sharding.summed_bytes(first) if sharding.casts_sums else 0
         if not self.last:
-            received += sharding.received_bytes(first) + self._divided(first)
-            received -= 0 if self._lingers else sharding.scattering_bytes(first)
+            received += sharding.received_bytes(first) + sharding.divided_bytes(first)
+            received -= 0 if sharding.lingers else sharding.scattering_bytes(first)
         moment = self._moment(
             "sum of gradients",
             state,
             activations=base,
-            blocks=self._stay(len(self.load.stages[state.stage])),
-            ends=self._stay(self.groups.head if state.stage == self.last and self.head is not None else 0),
+            blocks=sharding.staying(len(self.load.stages[state.stage])),
+            ends=sharding.staying(self.groups.head if state.stage == self.last and self.head is not None else 0),
             whole=sharding.scattering_bytes(first) + received,
-            progress=self._size(state.stage),
+            progress=self.sizes[state.stage],
         )
         freed = first * sharding.width_bytes(block=first == self.groups.block)
         if first == self.groups.embedding and not sharding.keeps_gathered:
@@ -363,7 +316,8 @@ class Moments:
 
     def _gradients(self, state: Fullness, progress: int) -> tuple[int, int]:
         """Gradients that are whole, and those that are summed and sharded."""
-        if not self.sharding.sums_late:
+        sharding = self.sharding
+        if not sharding.sums_late:
             return 0, self._summed(progress)
         key = state.stage, state.graded, state.summed
         if key not in self._graded:
@@ -374,7 +328,7 @@ class Moments:
             )
         late, summed = self._graded[key]
         late += self.sizes[state.stage] if state.graded[state.stage] else progress
-        return late * self.sharding.reduce_width_bytes, self._summed(summed)
+        return late * sharding.reduce_width_bytes, self._summed(summed)
 
     def _summed(self, size: int) -> int:
         """Sums of so many elements, which are there for all from an earlier accumulation step on.
@@ -386,13 +340,6 @@ class Moments:
         if not (sharding.replicates and sharding.casts_sums):
             return self.load.static.grads_bytes if sharding.accumulates else sharding.summed_bytes(size)
         return sharding.summed_bytes(size) + sharding.uncast_bytes(sum(self.sizes) if sharding.accumulates else size)
-
-    def _stay(self, count: int) -> int:
-        """What of so much that went back stays gathered: all of it under a pipeline, until its next forward.
-
-        There torch frees after forward only. A table is not gathered in backward.
-        """
-        return count if self.sharding.sums_late and not self.sharding.keeps_gathered else 0
 
     def _freed(self, *, blocks: int = 0, ends: int = 0) -> int:
         """Bytes of weights that are not gathered any more, of those that stay until backward; a pipeline's stay."""
@@ -406,34 +353,7 @@ class Moments:
         ends = (self.groups.embedding if stage == 0 else 0) + (self.groups.head if stage == self.last else 0)
         return len(self.load.stages[stage]) * self.groups.block + ends
 
-    def _gradient(self, size: int) -> int:
-        return size * self.sharding.gradient_width_bytes
-
-    def _divided(self, size: int) -> int:
-        """A sum divided into a new tensor, as far as that is more than its cast, which comes behind it."""
-        cast = self.sharding.summed_bytes(size) if self.sharding.casts_sums else 0
-        return max(0, self.sharding.copied_bytes(size) - cast)
-
-    @property
-    def _lingers(self) -> bool:
-        """Whether the gradient that was copied to be summed is there until it is summed."""
-        return self.sharding.fsdp > 1
-
-    def _again(self, size: int) -> int:
-        """What passes of a sum: as it is before its cast, and that of another accumulation step before it is added."""
-        sharding = self.sharding
-        if sharding.sums_late:
-            return 0
-        if sharding.replicates and sharding.casts_sums:
-            return sharding.uncast_bytes(size) if sharding.accumulates else 0
-        return sharding.uncast_bytes(size) + (sharding.summed_bytes(size) if sharding.accumulates else 0)
-
-    def _scattered(self, size: int) -> int:
-        return 0 if self.sharding.sums_late else self.sharding.scattering_bytes(size)
-
     def _ahead(self) -> int:
         """The next block of backward on its way; none where weights stay gathered."""
-        return 0 if self.sharding.keeps_gathered else self._buffer(self.groups.block, block=True)
-
-    def _buffer(self, size: int, *, block: bool = False) -> int:
-        return self.sharding.buffer_bytes(size, block=block)
+        sharding = self.sharding
+        return 0 if sharding.keeps_gathered else sharding.buffer_bytes(self.groups.block, block=True)

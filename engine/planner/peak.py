@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 
+from engine.planner.load import Load, Moment
 from engine.planner.memory import Memory, MomentBytes
-from engine.planner.moments import Load, Moment, Moments
+from engine.planner.moments import Moments
 
 # cuBLAS and cuBLASLt on Hopper, 32 MiB each (aten/src/ATen/cuda/CublasHandlePool.cpp); elsewhere less.
 _WORKSPACES_BYTES = 64 << 20

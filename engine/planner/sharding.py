@@ -108,3 +108,36 @@ class Sharding:
     def copied_bytes(self, size: int) -> int:
         """What a sum over copies that are not sharded takes for a moment: torch divides by 1 into a new tensor."""
         return size * self.reduce_width_bytes if self.fsdp == 1 and self.replicates else 0
+
+    @property
+    def lingers(self) -> bool:
+        """Whether the gradient that was copied to be summed is there until it is summed."""
+        return self.fsdp > 1
+
+    def gradient_bytes(self, size: int) -> int:
+        """Gradients before they are summed, in the precision of the products."""
+        return size * self.gradient_width_bytes
+
+    def scattered_bytes(self, size: int) -> int:
+        """The input of a reduce-scatter beside backward; a pipeline sums behind it."""
+        return 0 if self.sums_late else self.scattering_bytes(size)
+
+    def divided_bytes(self, size: int) -> int:
+        """A sum divided into a new tensor, as far as that is more than its cast, which comes behind it."""
+        cast = self.summed_bytes(size) if self.casts_sums else 0
+        return max(0, self.copied_bytes(size) - cast)
+
+    def again_bytes(self, size: int) -> int:
+        """What passes of a sum: as it is before its cast, and that of another accumulation step before it is added."""
+        if self.sums_late:
+            return 0
+        if self.replicates and self.casts_sums:
+            return self.uncast_bytes(size) if self.accumulates else 0
+        return self.uncast_bytes(size) + (self.summed_bytes(size) if self.accumulates else 0)
+
+    def staying(self, count: int) -> int:
+        """What of so much that went back stays gathered: all of it under a pipeline, until its next forward.
+
+        There torch frees after forward only. A table is not gathered in backward.
+        """
+        return count if self.sums_late and not self.keeps_gathered else 0

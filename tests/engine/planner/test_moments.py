@@ -7,8 +7,9 @@ from typing import Any
 
 from engine.planner.activations import Work, block_bytes, kept_bytes
 from engine.planner.in_flight import ALONE, Fullness
+from engine.planner.load import Load, Moment
 from engine.planner.memory import Memory
-from engine.planner.moments import Load, Moment, Moments
+from engine.planner.moments import Moments
 from engine.planner.recompute import Recompute
 from engine.planner.sharding import Groups, Sharding
 from engine.shapes import FLAVORS
