@@ -61,11 +61,12 @@ def seconds(work: Work, *, lasts_s: float) -> float:
     times: list[float] = []
     began_s = time.perf_counter()
     while len(times) < 4 or time.perf_counter() - began_s < lasts_s:
-        times.append(_of(work, calls=10 if times and times[-1] < 0.01 else 1))
+        times.append(once_s(work, calls=10 if times and times[-1] < 0.01 else 1))
     return statistics.median(times[len(times) // 2 :])
 
 
-def _of(work: Work, *, calls: int) -> float:
+def once_s(work: Work, *, calls: int) -> float:
+    """Mean seconds of so many calls in a row, by events of the GPU where there is one."""
     if torch.cuda.is_available():
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         began.record()
@@ -154,7 +155,7 @@ def _product_tflops(make: Callable[[int], Work], device: torch.device, *, lasts_
 def _is_wide_enough(work: Work, width: int) -> bool:
     """Whether the next width, of eight times the work, would take too long, or there is none."""
     work()
-    return min(_of(work, calls=1) for _ in range(3)) > _LONGEST_S / 8 or width == _WIDTHS[-1]
+    return min(once_s(work, calls=1) for _ in range(3)) > _LONGEST_S / 8 or width == _WIDTHS[-1]
 
 
 def _product(width: int, *, device: torch.device, dtype: torch.dtype) -> Work:
@@ -235,7 +236,7 @@ def gathered_s(device: torch.device, whole_bytes: int) -> float:
     for _ in range(12):
         dist.barrier()
         _wait()
-        times.append(_of(gather, calls=5 if device.type == "cuda" else 1))
+        times.append(once_s(gather, calls=5 if device.type == "cuda" else 1))
     return statistics.median(times[4:])
 
 

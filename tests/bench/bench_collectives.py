@@ -14,7 +14,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,6 +24,8 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from engine.measure import once_s
 
 Row: TypeAlias = dict[str, Any]
 Work: TypeAlias = Callable[[], object]
@@ -43,25 +44,14 @@ class Place:
         """Median of the mean time of calls in a row; the same number of calls on every rank."""
         for _ in range(3):
             work()
-        once_s = self._of(work, 2)
-        calls = torch.tensor(max(2, min(200, round(least_s / max(once_s, 1e-6)))), device=self.device)
+        first_s = self._of(work, 2)
+        calls = torch.tensor(max(2, min(200, round(least_s / max(first_s, 1e-6)))), device=self.device)
         dist.broadcast(calls, src=0)
         return statistics.median(self._of(work, int(calls)) for _ in range(3))
 
     def _of(self, work: Work, calls: int) -> float:
         dist.barrier()
-        if self.device.type != "cuda":
-            began_s = time.perf_counter()
-            for _ in range(calls):
-                work()
-            return (time.perf_counter() - began_s) / calls
-        began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        began.record()
-        for _ in range(calls):
-            work()
-        ended.record()
-        ended.synchronize()
-        return began.elapsed_time(ended) / 1000 / calls
+        return once_s(work, calls=calls)
 
 
 def works(place: Place, bytes_: int, dtype: torch.dtype) -> Iterator[tuple[str, Work]]:

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 
+from engine.measure import once_s
 from engine.model.attention import attention_kernels
 from engine.model.llama import Block
 from engine.model.rope import table
@@ -79,7 +80,7 @@ def sustained(b: Bench) -> Iterator[Row]:
     for _ in range(8 if b.on_gpu else 1):
         began_s, times = time.perf_counter(), []
         while time.perf_counter() - began_s < (1.0 if b.on_gpu else 0.01):
-            times.append(b.once_s(lambda: linear(x, weight), 20))
+            times.append(once_s(lambda: linear(x, weight), calls=20))
         yield {"m": n, "k": n, "n": n, "s": statistics.median(times), "tflops": 2e-12 * n**3 / statistics.median(times)}
 
 

@@ -7,7 +7,6 @@ is timed.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -15,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from engine.measure import once_s
 from engine.shapes import FLAVORS
 
 Row: TypeAlias = dict[str, Any]
@@ -41,23 +41,8 @@ class Bench:
         """Median over rounds of the mean time of calls in a row, as they stand in a training step."""
         work()
         self.wait()
-        calls = max(1, min(200, round(self.least_s / max(self.once_s(work, 1), 1e-6))))
-        return statistics.median(self.once_s(work, calls) for _ in range(rounds if calls > 1 else 2))
-
-    def once_s(self, work: Callable[[], object], calls: int) -> float:
-        """Mean seconds of so many calls in a row."""
-        if not self.on_gpu:
-            began_s = time.perf_counter()
-            for _ in range(calls):
-                work()
-            return (time.perf_counter() - began_s) / calls
-        began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        began.record()
-        for _ in range(calls):
-            work()
-        ended.record()
-        ended.synchronize()
-        return began.elapsed_time(ended) / 1000 / calls
+        calls = max(1, min(200, round(self.least_s / max(once_s(work, calls=1), 1e-6))))
+        return statistics.median(once_s(work, calls=calls) for _ in range(rounds if calls > 1 else 2))
 
     def wait(self) -> None:
         """Until the GPU is idle."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from torch.distributed.pipelining.schedules import get_schedule_class
 
 from engine.config import ScheduleName
 from engine.planner import in_flight as in_flight_module
 from engine.planner.in_flight import Fullness, fullest, in_flight
 from engine.planner.order import rank_order
 from engine.planner.schedule import stage_indices
+from tests.world.torch_schedules import schedule_of_torch
 
 MULTI: tuple[ScheduleName, ...] = (
     "Interleaved1F1B",
@@ -26,26 +24,8 @@ FREES = ("FULL_BACKWARD", "BACKWARD_WEIGHT")
 
 
 def order_of(schedule: ScheduleName, *, pp: int, stages_a_rank: int, microbatches: int) -> dict[int, list[Any]]:
-    """What torch lets each rank do; its constructor reads only numbers from the stages."""
-    indices = stage_indices(schedule, pp_rank=0, pp=pp, stages_a_rank=stages_a_rank)
-    count = pp * stages_a_rank
-    stages = [
-        SimpleNamespace(
-            stage_index=index,
-            num_stages=count,
-            group_size=pp,
-            group_rank=0,
-            is_first=index == 0,
-            is_last=index == count - 1,
-            has_backward=True,
-            device=torch.device("cpu"),
-            group=None,
-            submod=None,
-            stage_index_to_group_rank={},
-        )
-        for index in indices
-    ]
-    made = get_schedule_class(schedule)(stages, microbatches, loss_fn=None)
+    """What torch lets each rank do: each knows the order of all."""
+    made = schedule_of_torch(schedule, pp_rank=0, pp=pp, stages_a_rank=stages_a_rank, microbatches=microbatches)
     return dict(made.pipeline_order)
 
 

@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import get_args
 
 import pytest
-import torch
-from torch.distributed.pipelining.schedules import get_schedule_class
 
 from engine.config import ScheduleName
 from engine.planner.order import Action, rank_order
 from engine.planner.schedule import SINGLE_STAGE, V_SHAPED, stage_indices, takes_microbatches
+from tests.world.torch_schedules import schedule_of_torch
 
 KINDS = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
 
 
 def order_of_torch(schedule: ScheduleName, *, pp: int, stages_a_rank: int, microbatches: int) -> list[list[Action]]:
-    """What torch lets each rank do; its constructors read only numbers from the stages."""
-    count = pp * stages_a_rank
+    """What torch lets each rank do."""
     found = []
     for rank in range(pp):
         indices = stage_indices(schedule, pp_rank=rank, pp=pp, stages_a_rank=stages_a_rank)
-        stages = [
-            SimpleNamespace(
-                stage_index=index,
-                num_stages=count,
-                group_size=pp,
-                group_rank=rank,
-                is_first=index == 0,
-                is_last=index == count - 1,
-                has_backward=True,
-                device=torch.device("cpu"),
-                group=None,
-                submod=None,
-                stage_index_to_group_rank={},
-            )
-            for index in indices
-        ]
-        held = stages[0] if schedule in SINGLE_STAGE else stages
-        made = get_schedule_class(schedule)(held, microbatches, loss_fn=None)
+        made = schedule_of_torch(schedule, pp_rank=rank, pp=pp, stages_a_rank=stages_a_rank, microbatches=microbatches)
         whole = made._get_pipeline_order() if schedule in SINGLE_STAGE else made.pipeline_order
         actions = [part for action in whole[rank] if action is not None for part in action.sub_actions or [action]]
         kinds = [(KINDS.get(action.computation_type.name), action.stage_index) for action in actions]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from math import floor
-from types import SimpleNamespace
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -24,39 +23,22 @@ from engine.planner.schedule import (
 )
 from engine.planner.stack import MEGATRON, TITAN, TORCHTITAN
 from engine.shapes import shape_of
+from tests.world.torch_schedules import schedule_of_torch
 
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 
 
 def torch_builds(schedule: ScheduleName, *, microbatches: int, pp: int, stages_a_rank: int) -> bool:
     """Whether torch builds the schedule on every rank, communication of all stages laid out."""
-    from torch import nn
-    from torch.distributed.pipelining.schedules import get_schedule_class
-
-    count = pp * stages_a_rank
     for rank in range(pp):
-        indices = stage_indices(schedule, pp_rank=rank, pp=pp, stages_a_rank=stages_a_rank)
-        stages = [
-            SimpleNamespace(
-                stage_index=index,
-                num_stages=count,
-                group_size=pp,
-                group_rank=rank,
-                group=None,
-                device="cpu",
-                is_first=index == 0,
-                is_last=index == count - 1,
-                has_backward=True,
-                submod=nn.Identity(),
-            )
-            for index in indices
-        ]
-        held: Any = stages[0] if schedule in SINGLE_STAGE else stages
         try:
-            built = get_schedule_class(schedule)(held, microbatches, loss_fn=lambda output, _: output)
+            built = schedule_of_torch(
+                schedule, pp_rank=rank, pp=pp, stages_a_rank=stages_a_rank, microbatches=microbatches
+            )
         except ValueError:
             return False
         if schedule not in SINGLE_STAGE:
+            indices = stage_indices(schedule, pp_rank=rank, pp=pp, stages_a_rank=stages_a_rank)
             assert {built.stage_index_to_group_rank[index] for index in indices} == {rank}
             built._prepare_schedule_with_comms(built.pipeline_order)  # raises where ranks would wait for each other
     return True
