@@ -29,7 +29,7 @@ def _titan(site: Path, folder: Path, *words: str) -> subprocess.CompletedProcess
     """Runs the command line of the wheel in `folder`: its path comes first, and the start proves that it won."""
     start = (
         f"import sys; site = {str(site)!r}; sys.path.insert(0, site); import engine; "
-        "assert engine.__file__.startswith(site); from titancli.app import main; main()"
+        "assert engine.__file__.startswith(site); from titancli.dispatch import main; main()"
     )
     command = [sys.executable, "-P", "-c", start, *words]
     return subprocess.run(command, cwd=folder, env=dict(os.environ), capture_output=True, text=True, timeout=60)

@@ -17,7 +17,7 @@ def main() -> None:
         # Ctrl-C in the middle of an import would show where in Python it struck.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     open_streams()
-    from titancli.app import main as run
+    from titancli.dispatch import main as run
 
     signal.signal(signal.SIGINT, own)
     run()

@@ -112,7 +112,7 @@ def test_reader_that_goes_away_is_no_error(titan_command: tuple[str, ...], tmp_p
 def test_no_command_imports_torch(words: tuple[str, ...], finished_run: tuple[Path, Any]) -> None:
     code = (
         f"import sys; sys.argv = ['titan', *{list(words)!r}]\n"
-        "from titancli.app import main\n"
+        "from titancli.dispatch import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "heavy = {'torch', 'engine.model', 'engine.build', 'engine.loop'} & set(sys.modules)\n"
         "print('imported:', sorted(heavy), file=sys.stderr)"
