@@ -9,31 +9,35 @@ from typing import Annotated
 
 import typer
 
-_KEYS = "Any key of the config can be given as a flag: --section.key VALUE, --section.key=VALUE, --no-section.key."
+from titancli.help import KEYS, SETTINGS, Command, Commands
 
 app = typer.Typer(
     name="titan",
+    cls=Commands,
+    context_settings=SETTINGS,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Plan, prove, launch and watch the training of large models on many GPUs.",
-    epilog=_KEYS,
+    epilog=KEYS,
 )
 
 _Config = Annotated[str | None, typer.Argument(metavar="CONFIG", help="A TOML file; goes over the preset.")]
 _Preset = Annotated[str | None, typer.Option("--preset", metavar="NAME", help="A preset; see titan presets.")]
 _Run = Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder or its name; the newest run without.")]
 _DumpFolder = Annotated[str, typer.Option("--dump-folder", metavar="DIR", help="The folder that holds the runs.")]
-_Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="8B, or with a family: qwen3 32B.")]
-_Gpu = Annotated[str | None, typer.Option("--gpu", metavar="KIND", help="h100-80, h200, ..., cpu or auto.")]
-_Nodes = Annotated[str | None, typer.Option("--nodes", metavar="N", help="Machines.")]
-_GpusPerNode = Annotated[str | None, typer.Option("--gpus-per-node", metavar="N", help="GPUs of each.")]
+_Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="8B; with a family: qwen3-32B.")]
+_Gpu = Annotated[
+    str | None, typer.Option("--gpu", metavar="KIND", help="h100-80, h200, b200, ..., cpu; auto: what is here.")
+]
+_Nodes = Annotated[str | None, typer.Option("--nodes", metavar="N", help="How many machines.")]
+_GpusPerNode = Annotated[str | None, typer.Option("--gpus-per-node", metavar="N", help="GPUs of each machine.")]
 _SeqLen = Annotated[str | None, typer.Option("--seq-len", metavar="N", help="Tokens of a sequence.")]
 _GlobalBatch = Annotated[
-    str | None, typer.Option("--global-batch", metavar="N", help="Sequences of a step; free without.")
+    str | None, typer.Option("--global-batch", metavar="N", help="Sequences of a step; without, the search is free.")
 ]
 _Goal = "prototype, production or max-performance."
-_Output = Annotated[str | None, typer.Option("--output", metavar="FILE", help="Where it is written.")]
+_Output = Annotated[str | None, typer.Option("--output", metavar="FILE", help="Where to write it.")]
 _Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 
@@ -46,7 +50,7 @@ def titan(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit
 
 
-@app.command(epilog=_KEYS)
+@app.command(cls=Command, epilog=KEYS)
 def init(
     context: typer.Context,
     preset: _Preset = None,
@@ -64,7 +68,7 @@ def init(
     force: _Force = False,
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: the defaults answer what no flag does.")] = False,
 ) -> int:
-    """Make a config: a few questions, the best layouts for the answers, and a commented file."""
+    """Make a config: a few questions, the best layouts, a file."""
     from titancli.init import Answers, init
 
     answers = Answers(
@@ -80,7 +84,78 @@ def init(
     return init(preset, context.obj, answers, output=output, force=force, yes=yes)
 
 
-@app.command(epilog=_KEYS)
+@app.command(cls=Command, epilog=KEYS)
+def plan(
+    context: typer.Context,
+    config: _Config = None,
+    preset: _Preset = None,
+    model: _Model = None,
+    gpu: _Gpu = None,
+    nodes: _Nodes = None,
+    gpus_per_node: _GpusPerNode = None,
+    seq_len: _SeqLen = None,
+    global_batch: _GlobalBatch = None,
+    goal: Annotated[str, typer.Option("--goal", metavar="GOAL", help=_Goal)] = "production",
+    top: Annotated[str, typer.Option("--top", metavar="N", help="How many layouts to show.")] = "5",
+    output: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Write the best as a config.")] = None,
+    force: _Force = False,
+    json: _Json = False,
+) -> int:
+    """Find the best layouts for a model, and say why others lost."""
+    from titancli.plan import plan
+    from titancli.question import Asked
+
+    asked = Asked(
+        model=model,
+        gpu=gpu,
+        nodes=nodes,
+        gpus_per_node=gpus_per_node,
+        seq_len=seq_len,
+        global_batch=global_batch,
+        goal=goal,
+        top=top,
+    )
+    return plan(config, preset, context.obj, asked, output=output, force=force, as_json=json)
+
+
+@app.command(cls=Command, epilog=KEYS)
+def validate(
+    context: typer.Context,
+    config: _Config = None,
+    preset: _Preset = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build and step every pipeline rank, without GPUs; takes a minute or two.")
+    ] = False,
+    stack: Annotated[
+        str,
+        typer.Option("--stack", metavar="NAME", help="Predict another engine: torchtitan, megatron or llm-foundry."),
+    ] = "titan",
+    json: _Json = False,
+) -> int:
+    """Check a config: all findings, and the plan in numbers."""
+    from titancli.validate import validate
+
+    return validate(config, preset, context.obj, stack=stack, dry_run=dry_run, as_json=json)
+
+
+@app.command(cls=Command, name="explain-config", epilog=KEYS)
+def explain_config(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[CONFIG] [KEY]", help="A TOML file; a key, a rule, or strategies."),
+    ] = None,
+    preset: _Preset = None,
+    toml: Annotated[bool, typer.Option("--toml", help="Print the resolved config as TOML.")] = False,
+    json: _Json = False,
+) -> int:
+    """Say where each value came from, what it does and costs."""
+    from titancli.explain import explain_config
+
+    return explain_config(words or [], preset, context.obj, as_toml=toml, as_json=json)
+
+
+@app.command(cls=Command, epilog=KEYS)
 def launch(
     context: typer.Context,
     config: _Config = None,
@@ -99,146 +174,20 @@ def launch(
     return launch(config, preset, context.obj, options)
 
 
-@app.command(epilog=_KEYS)
-def validate(
-    context: typer.Context,
-    config: _Config = None,
-    preset: _Preset = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Build and step every pipeline rank, without GPUs; takes a minute or two.")
-    ] = False,
-    stack: Annotated[
-        str,
-        typer.Option("--stack", metavar="NAME", help="Predict another engine: torchtitan, megatron or llm-foundry."),
-    ] = "titan",
-    json: _Json = False,
-) -> int:
-    """Check a config: all findings, and the plan."""
-    from titancli.validate import validate
-
-    return validate(config, preset, context.obj, stack=stack, dry_run=dry_run, as_json=json)
-
-
-@app.command(epilog=_KEYS)
-def plan(
-    context: typer.Context,
-    config: _Config = None,
-    preset: _Preset = None,
-    model: _Model = None,
-    gpu: _Gpu = None,
-    nodes: _Nodes = None,
-    gpus_per_node: _GpusPerNode = None,
-    seq_len: _SeqLen = None,
-    global_batch: _GlobalBatch = None,
-    goal: Annotated[str, typer.Option("--goal", metavar="GOAL", help=_Goal)] = "production",
-    top: Annotated[str, typer.Option("--top", metavar="N", help="Layouts to show.")] = "5",
-    output: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Write the best as a config.")] = None,
-    force: _Force = False,
-    json: _Json = False,
-) -> int:
-    """Search the best layouts of a model on GPUs; keys given as flags are kept."""
-    from titancli.plan import plan
-    from titancli.question import Asked
-
-    asked = Asked(
-        model=model,
-        gpu=gpu,
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        seq_len=seq_len,
-        global_batch=global_batch,
-        goal=goal,
-        top=top,
-    )
-    return plan(config, preset, context.obj, asked, output=output, force=force, as_json=json)
-
-
-@app.command(name="explain-config", epilog=_KEYS)
-def explain_config(
-    context: typer.Context,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[CONFIG] [KEY]", help="A TOML file; a key, a rule, or strategies."),
-    ] = None,
-    preset: _Preset = None,
-    toml: Annotated[bool, typer.Option("--toml", help="Print the resolved config as TOML.")] = False,
-    json: _Json = False,
-) -> int:
-    """Explain a config: each value, where it came from, what it does and costs."""
-    from titancli.explain import explain_config
-
-    return explain_config(words or [], preset, context.obj, as_toml=toml, as_json=json)
-
-
-@app.command(name="import")
-def import_(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A TOML file of torchtitan 0.2.")],
-    output: _Output = None,
-    force: _Force = False,
-    json: _Json = False,
-) -> int:
-    """Turn a torchtitan config into one of titan's, and name every key that changed."""
-    from titancli.importing import import_file
-
-    return import_file(file, output=output, force=force, as_json=json)
-
-
-@app.command()
-def schema(output: _Output = None, force: _Force = False) -> int:
-    """Print the JSON Schema of configs, with which editors complete and check them."""
-    from titancli.schema import schema
-
-    return schema(output=output, force=force)
-
-
-@app.command()
-def completion(
-    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
-) -> int:
-    """Print the script that completes commands, flags and keys in a shell."""
-    from titancli.completion import completion
-
-    return completion(shell)
-
-
-@app.command()
-def presets(json: _Json = False) -> int:
-    """List the presets: model, GPUs, layout and figures."""
-    from titancli.presets import presets
-
-    return presets(as_json=json)
-
-
-@app.command()
-def doctor(
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Measure products, memory and links; plans use it. Takes under a minute.")
-    ] = False,
-    output: Annotated[
-        str | None, typer.Option("--output", metavar="FILE", help="Where the measured rates go, not the usual place.")
-    ] = None,
-    json: _Json = False,
-) -> int:
-    """Look at this machine: whether it can do the work and, with --measure, how fast it is."""
-    from titancli.doctor import doctor
-
-    return doctor(measure=measure, output=output, as_json=json)
-
-
-@app.command()
+@app.command(cls=Command)
 def monitor(
     run: _Run = None,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
     json: _Json = False,
     dump_folder: _DumpFolder = "runs",
 ) -> int:
-    """Watch a run: loss, speed, memory of every rank."""
+    """Watch a run: loss, speed and memory of every rank."""
     from titancli.monitor import monitor
 
     return monitor(run, dump_folder=dump_folder, once=once, as_json=json)
 
 
-@app.command()
+@app.command(cls=Command)
 def logs(
     run: _Run = None,
     rank: Annotated[int | None, typer.Option("--rank", metavar="N", help="Only this rank.")] = None,
@@ -249,6 +198,61 @@ def logs(
     from titancli.logs import logs
 
     return logs(run, dump_folder=dump_folder, rank=rank, follow=follow)
+
+
+@app.command(cls=Command)
+def presets(json: _Json = False) -> int:
+    """List the presets: model, GPUs, layout and figures."""
+    from titancli.presets import presets
+
+    return presets(as_json=json)
+
+
+@app.command(cls=Command)
+def doctor(
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure products, memory and links; plans use it. Takes under a minute.")
+    ] = False,
+    output: Annotated[
+        str | None, typer.Option("--output", metavar="FILE", help="Where the measured rates go, not the usual place.")
+    ] = None,
+    json: _Json = False,
+) -> int:
+    """Look at this machine: can it do the work, and how fast."""
+    from titancli.doctor import doctor
+
+    return doctor(measure=measure, output=output, as_json=json)
+
+
+@app.command(cls=Command, name="import")
+def import_(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A TOML file of torchtitan 0.2.")],
+    output: _Output = None,
+    force: _Force = False,
+    json: _Json = False,
+) -> int:
+    """Turn a torchtitan config into one of titan's, key by key."""
+    from titancli.importing import import_file
+
+    return import_file(file, output=output, force=force, as_json=json)
+
+
+@app.command(cls=Command)
+def schema(output: _Output = None, force: _Force = False) -> int:
+    """Print the JSON Schema with which editors check a config."""
+    from titancli.schema import schema
+
+    return schema(output=output, force=force)
+
+
+@app.command(cls=Command)
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> int:
+    """Print the script for a shell that completes flags and keys."""
+    from titancli.completion import completion
+
+    return completion(shell)
 
 
 def _version() -> str:

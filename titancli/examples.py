@@ -1,0 +1,78 @@
+"""Example lines of every command: what its `--help` and its page show.
+
+Knows lines that a person may type as they stand, and what each does. Does not know how they are laid out (help).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A line for the shell, and what it does."""
+
+    line: str
+    does: str
+
+
+EXAMPLES: dict[str, tuple[Example, ...]] = {
+    "init": (
+        Example("titan init", "Asks what it must know, shows the best layouts, writes a config."),
+        Example("titan init --model 8B --gpu h100-80 --yes", "Asks nothing: flags and defaults answer."),
+        Example("titan init --preset fsdp-8b --output run.toml", "Starts from a preset."),
+    ),
+    "plan": (
+        Example("titan plan --model 8B --gpu h100-80", "The best layouts on one node of eight GPUs."),
+        Example("titan plan --model 70B --gpu h100-80 --nodes 8 --top 3", "On 64 GPUs: what wins, why others lost."),
+        Example("titan plan --preset fsdp-8b --parallelism.tensor_parallel_degree 2", "One degree is given."),
+        Example("titan plan --model 8B --gpu h200 --output run.toml", "Writes the best as a config."),
+    ),
+    "validate": (
+        Example("titan validate run.toml", "All findings at once, and what the config means in numbers."),
+        Example("titan validate --preset fsdp-8b --training.local_batch_size 8", "A preset with one key changed."),
+        Example("titan validate run.toml --json", "The same for a script; the exit code says 0, 2 or 3."),
+        Example("titan validate --preset 3d-405b --dry-run", "Builds and steps every pipeline rank, without GPUs."),
+    ),
+    "explain-config": (
+        Example("titan explain-config run.toml", "Every value: where it came from, what it does and costs."),
+        Example("titan explain-config run.toml training.seq_len", "One key."),
+        Example("titan explain-config P101", "A rule: what it refuses, and why."),
+        Example("titan explain-config strategies", "Which strategy for which model, and what each asks of you."),
+    ),
+    "launch": (
+        Example("titan launch --preset quickstart", "Trains a small model with two processes, on any machine."),
+        Example("titan launch run.toml --name first --training.steps 40", "A named run with one key changed."),
+        Example("titan launch --preset quickstart --dry-run", "Prints the command that would be started."),
+    ),
+    "monitor": (
+        Example("titan monitor", "The newest run, live."),
+        Example("titan monitor first --once", "One frame of the run called first."),
+        Example("titan monitor first --json", "One JSON object a refresh."),
+    ),
+    "logs": (
+        Example("titan logs", "The newest run, the first failure first."),
+        Example("titan logs first --rank 1 --follow", "What rank 1 prints, until the run ends."),
+    ),
+    "presets": (
+        Example("titan presets", "Every preset with what is predicted of it."),
+        Example("titan presets --json", "The same for a script."),
+    ),
+    "doctor": (
+        Example("titan doctor", "Whether this machine can do the work; exit 3 if not."),
+        Example("titan doctor --measure", "How fast it is; plans for this kind of GPU use it."),
+    ),
+    "import": (
+        Example("titan import llama3_8b.toml", "Says what becomes of each key, and prints the config."),
+        Example("titan import llama3_8b.toml --output run.toml", "Writes the config."),
+    ),
+    "schema": (
+        Example("titan schema --output titan.schema.json", "For the #:schema line of a config beside it."),
+        Example("titan schema", "Prints it."),
+    ),
+    "completion": (
+        Example('eval "$(titan completion bash)"', "In ~/.bashrc; with zsh in ~/.zshrc, after compinit."),
+        Example("titan completion fish > ~/.config/fish/completions/titan.fish", "For fish."),
+    ),
+}
+"""By command, in the order in which a person walks through them."""
