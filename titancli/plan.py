@@ -5,23 +5,19 @@ Knows how the answer is shown and written. Does not read the question (question)
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 from engine.errors import Finding, TitanError
 from engine.hardware import GIB
-from engine.keys import field_types
 from engine.planner.search import Candidate, Found, Question, search
 from engine.planner.search.relief import ways_out
-from engine.reading.toml_text import toml_value
 from engine.rules.layouts import refusal
-from engine.sources import Flag
+from engine.sources import Flag, load
 from titancli import charts, figures, report
+from titancli.config_file import Written, check_target, config_text, write_file
 from titancli.question import Asked, question_of
 
 
@@ -38,16 +34,19 @@ def plan(
     """Searches and shows, as text or as one JSON object; 0, 2 where the question is wrong, 3 where nothing fits."""
     question = question_of(path, preset, flags, asked)
     if output is not None:
-        _check_output(output, force=force)
+        check_target(output, force=force)
     found = search(question, refusal=refusal)
     if as_json:
         sys.stdout.write(json.dumps(to_json(found), allow_nan=False) + "\n")
     if not found.candidates:
         raise TitanError(*_nothing(question, found))
+    written = None
     if output is not None:
-        _write_config(output, found.candidates[0], force=force)
+        keeps_auto = _asked_for_auto(path, preset, flags, asked)
+        text = config_text(question, found.candidates[0], schema=None, keeps_auto=keeps_auto)
+        written = write_file(output, text, force=force)
     if not as_json:
-        _say(question, found, output)
+        _say(question, found, written)
     return 0
 
 
@@ -84,41 +83,19 @@ def _nothing(question: Question, found: Found) -> list[Finding]:
     return [report.error("M510", message, fix)]
 
 
-def _check_output(output: str, *, force: bool) -> None:
-    """TitanError where the file is there already."""
-    if os.path.exists(output) and not force:
-        raise TitanError(report.error("U124", f"{output} is there already", "give --force to replace it"))
-
-
-def _write_config(output: str, winner: Candidate, *, force: bool) -> None:
-    """The winner as TOML, whole or not at all; TitanError where it cannot be written."""
-    _check_output(output, force=force)
-    try:
-        with open(output, "w" if force else "x", encoding="utf-8") as file:
-            file.write(to_toml(winner))
-    except OSError as trouble:
-        if not force:
-            with contextlib.suppress(OSError):
-                os.unlink(output)
-        reason = (trouble.strerror or str(trouble)).lower()
-        raise TitanError(report.error("U125", f"cannot write {output}: {reason}", "choose another place")) from None
-
-
-def to_toml(candidate: Candidate) -> str:
-    """The keys of a candidate as a config file, in the order of the sections."""
-    sections: dict[str, list[str]] = {}
-    for key in field_types():
-        if key in candidate.values:
-            section, _, name = key.rpartition(".")
-            sections.setdefault(section, []).append(f"{name} = {toml_value(candidate.values[key])}")
-    head = textwrap.wrap(candidate.reason, 100, initial_indent="# ", subsequent_indent="# ")
-    return "\n".join([*head, "", *("\n".join([f"[{name}]", *lines, ""]) for name, lines in sections.items())])
+def _asked_for_auto(path: str | None, preset: str | None, flags: Sequence[Flag], asked: Asked) -> frozenset[str]:
+    """The keys of the hardware for which somebody wrote `auto`, rather than leaving them out."""
+    short = {"cluster.gpu": asked.gpu, "cluster.gpus_per_node": asked.gpus_per_node}
+    loaded = load(path, preset=preset, flags=flags)
+    return frozenset(
+        key for key, word in short.items() if word == "auto" or (word is None and loaded.origins[key].kind != "default")
+    )
 
 
 # ── what a person sees ──
 
 
-def _say(question: Question, found: Found, output: str | None) -> None:
+def _say(question: Question, found: Found, written: Written | None) -> None:
     winner, width = found.candidates[0], report.width_of(sys.stdout)
     config, cluster = question.config, question.cluster
     _say_wrapped(
@@ -145,7 +122,7 @@ def _say(question: Question, found: Found, output: str | None) -> None:
     for other in found.rejected:
         _say_wrapped(f"  {other.name}: {other.reason}", width, indent=6)
     report.say("")
-    _say_next(output)
+    _say_next(written)
 
 
 _HEAD = "  #  tokens/s/GPU     GiB  bubble  expsd  layout"
@@ -200,13 +177,16 @@ def described(candidate: Candidate) -> str:
     return ", ".join(words)
 
 
-def _say_next(output: str | None) -> None:
-    if output is None:
+def _say_next(written: Written | None) -> None:
+    if written is None:
         words = [word for word in sys.argv[1:] if word != "--json"]
         report.say(f"next: titan {' '.join(map(_quoted, words))} --output run.toml")
     else:
-        report.say(f"written: {output}")
-        report.say(f"next: titan validate {_quoted(output)}, then titan launch {_quoted(output)}")
+        report.say(f"written: {written.path}")
+        if written.kept is not None:
+            report.say(f"kept: what was there before, in {written.kept}")
+        named = _quoted(written.path)
+        report.say(f"next: titan validate {named}, then titan launch {named}")
 
 
 def _quoted(word: str) -> str:

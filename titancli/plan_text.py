@@ -59,6 +59,16 @@ def say_plan(checked: Report, stream: TextIO | None = None) -> None:
     stream.flush()
 
 
+def rows(plan: Plan) -> list[tuple[str, str]]:
+    """The plan in short, each row a name and its words: what runs, the memory of its fullest rank, speed and bubble."""
+    memory, time = plan.memory, plan.time
+    share = f"{100 * memory.needed_bytes / memory.capacity_bytes:.0f} %"
+    used = f"{figures.memory(memory.needed_bytes)} of {figures.memory(memory.capacity_bytes)} on the fullest rank"
+    bubble = None if time.bubble_s is None or not time.step_s else 100 * time.bubble_s / time.step_s
+    waits = [("bubble", f"{figures.percent(bubble)} of the step")] if plan.mesh.pp > 1 else []
+    return [*_facts(plan), ("memory", f"{used} ({share})"), *_speed(plan), *waits]
+
+
 def _table(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
     return [line for name, value in rows for line in hanging(f"  {name:<14}", value, width)]
 

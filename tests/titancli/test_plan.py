@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import tomllib
 from collections.abc import Callable
@@ -18,7 +17,8 @@ from engine.planner.search import search
 from engine.rules import check
 from engine.rules.layouts import refusal
 from engine.sources import Flag, load
-from titancli.plan import _write_config, plan, to_json, to_toml
+from titancli.config_file import config_text
+from titancli.plan import plan, to_json
 from titancli.question import Asked, question_of
 
 SMALL = ("plan", "--model", "8B", "--gpu", "h100-80", "--nodes", "1", "--gpus-per-node", "2", "--seq-len", "4096")
@@ -77,7 +77,7 @@ def test_every_candidate_written_as_a_file_is_sound(tmp_path: Path) -> None:
     question = question_of(None, None, (), Asked(model="8B", gpu="h100-80", nodes="1", gpus_per_node="4"))
     for number, candidate in enumerate(search(question, refusal=refusal).candidates):
         path = tmp_path / f"{number}.toml"
-        path.write_text(to_toml(candidate), "utf-8")
+        path.write_text(config_text(question, candidate, schema=None), "utf-8")
         assert tomllib.loads(path.read_text("utf-8"))["model"]["flavor"] == "8B"
         checked = check(load(path, environ={}))
         assert checked.ok
@@ -124,21 +124,6 @@ def test_a_file_that_is_there_is_told_before_the_search(tmp_path: Path, capsys: 
         plan(None, None, (), asked, output=str(file), force=False, as_json=True)
     assert refused.value.findings[0].rule == "U124"
     assert (file.read_text(), capsys.readouterr().out) == ("mine", "")
-
-
-def test_nothing_of_a_config_stays_where_there_is_no_room_for_it(tmp_path: Path) -> None:
-    file = tmp_path / "run.toml"
-    asked = Asked(model="debugmodel", gpu="h100-80", gpus_per_node="1", seq_len="128", goal="prototype")
-    winner = search(question_of(None, None, (), asked), refusal=refusal).candidates[0]
-    least, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
-    try:
-        with pytest.raises(TitanError) as refused:
-            _write_config(str(file), winner, force=False)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
-    assert refused.value.findings[0].rule == "U125"
-    assert not file.exists()
 
 
 def test_the_answer_fits_60_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,106 @@
+"""Config files as titan writes them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config import Config
+from engine.hardware import GPUS
+from engine.keys import field_types, value_of, with_values
+from engine.planner.search import Found, Question, search
+from engine.rules import check
+from engine.rules.layouts import refusal
+from engine.sources import load
+from titancli.config_file import SCHEMA_LINE, commented, config_text
+from titancli.question import Asked, question_of
+
+BARE = re.compile(r"# (\w+ = .+)")
+
+
+@cache
+def asked(model: str = "8B", **more: str) -> tuple[Question, Found]:
+    question = question_of(None, None, (), Asked(model=model, **({"gpu": "h100-80", "gpus_per_node": "2"} | more)))
+    return question, search(question, refusal=refusal)
+
+
+def loaded(text: str, folder: Path) -> Any:
+    file = folder / "run.toml"
+    file.write_text(text, "utf-8")
+    return load(file, environ={})
+
+
+@pytest.mark.parametrize("more", [{}, {"goal": "prototype", "seq_len": "512"}, {"goal": "max-performance"}])
+def test_each_candidate_loads_back_to_what_was_planned(more: dict[str, str], tmp_path: Path) -> None:
+    question, found = asked(**more)
+    for candidate in found.candidates:
+        back = loaded(config_text(question, candidate, schema=SCHEMA_LINE), tmp_path)
+        assert back.findings == ()
+        assert {key: value_of(back.config, key) for key in candidate.values} == {
+            key: tuple(value) if isinstance(value, list) else value for key, value in candidate.values.items()
+        }
+        checked = check(back)
+        assert checked.ok
+        assert checked.plan == candidate.plan
+
+
+def test_the_schema_is_named_in_the_first_line_or_not_at_all() -> None:
+    question, found = asked()
+    assert config_text(question, found.candidates[0], schema=SCHEMA_LINE).startswith("#:schema ./titan.schema.json\n")
+    assert "#:schema" not in config_text(question, found.candidates[0], schema=None)
+
+
+def test_sections_stand_in_the_order_of_the_config() -> None:
+    question, found = asked()
+    sections = re.findall(r"^\[(.+)\]$", config_text(question, found.candidates[0], schema=None), re.MULTILINE)
+    order = list(dict.fromkeys(key.rpartition(".")[0] for key in field_types()))
+    assert sections == [section for section in order if section in sections]
+
+
+def test_its_head_tells_the_question_the_plan_and_the_reason() -> None:
+    question, found = asked()
+    winner = found.candidates[0]
+    head = config_text(question, winner, schema=None).partition("[cluster]")[0]
+    assert head.startswith("# llama3 8B on 2 x h100-80, sequences of 2,048 tokens, for production\n")
+    for words in ("mesh", f"{winner.plan.tokens_per_step:,}", " on the fullest rank", "tokens/s/GPU"):
+        assert words in head
+    assert winner.reason in " ".join(head.replace("#", "").split())
+
+
+def test_no_line_of_it_is_wider_than_100() -> None:
+    question, found = asked()
+    assert max(map(len, config_text(question, found.candidates[0], schema=None).splitlines())) <= 100
+
+
+def test_what_its_comments_offer_works_once_switched_on(tmp_path: Path) -> None:
+    question, found = asked()
+    text = BARE.sub(r"\1", config_text(question, found.candidates[0], schema=None))
+    back = loaded(text, tmp_path)
+    assert back.findings == ()
+    training, data = back.config.training, back.config.data
+    assert (training.dataset, training.dataset_path, data.tokenizer) == ("jsonl", "data/train.jsonl", "tokenizer.json")
+
+
+def test_hardware_that_was_found_is_written_unless_auto_was_asked_for() -> None:
+    question, found = asked(gpus_per_node="auto")
+    text = config_text(question, found.candidates[0], schema=None)
+    assert tomllib.loads(text)["cluster"]["gpus_per_node"] == GPUS["h100-80"].usual_gpus_per_node
+    kept = config_text(question, found.candidates[0], schema=None, keeps_auto=frozenset({"cluster.gpus_per_node"}))
+    assert tomllib.loads(kept)["cluster"]["gpus_per_node"] == "auto"
+
+
+def test_every_key_can_be_written_and_text_of_any_kind(tmp_path: Path) -> None:
+    words = 'a "b" \\ \x7f\n\té \U0001f600 #'
+    config = with_values(
+        Config(),
+        {"job.description": words, "data.mixture": {words: 0.5, "b.jsonl": 1e-9}, "launch.slurm.extra": [words, ""]},
+    )
+    values = {key: value for key in field_types() if (value := value_of(config, key)) is not None}
+    back = loaded(commented(values, ["line\x1b[0m"], schema=None), tmp_path)
+    assert back.findings == ()
+    assert back.config == config
