@@ -90,12 +90,13 @@ class Group:
     ring_s: float
     tree_s: float
     spans_nodes: bool
+    start_s: float = _START_S
 
     def all_gather_s(self, whole_bytes: float) -> float:
         """Seconds until each rank has all of `whole_bytes`, of which it had its share. A ring: n - 1 steps."""
         if self.size == 1:
             return 0.0
-        return _START_S + self.ring_s + self._sending_s(whole_bytes)
+        return self.start_s + self.ring_s + self._sending_s(whole_bytes)
 
     def reduce_scatter_s(self, whole_bytes: float) -> float:
         """Seconds until each rank has the sum of its share of `whole_bytes`: the same ring backwards."""
@@ -105,7 +106,7 @@ class Group:
         """Seconds until each rank has the sum of `whole_bytes`: a ring round twice, or a tree where latency counts."""
         if self.size == 1:
             return 0.0
-        return _START_S + 2 * min(self.ring_s, self.tree_s) + 2 * self._sending_s(whole_bytes)
+        return self.start_s + 2 * min(self.ring_s, self.tree_s) + 2 * self._sending_s(whole_bytes)
 
     def _sending_s(self, whole_bytes: float) -> float:
         """Once round the ring."""
@@ -131,20 +132,36 @@ class Group:
             return 0.0
         piece = own_bytes / self.size
         near, far = (self.in_node - 1) * piece, (self.size - self.in_node) * piece
-        return _START_S + self.tree_s + max(near / self.bytes_per_s, far / self.far_bytes_per_s)
+        return self.start_s + self.tree_s + max(near / self.bytes_per_s, far / self.far_bytes_per_s)
 
     def send_s(self, message_bytes: float) -> float:
         """Seconds of one message to the next rank of the group: out of the node, if the group spans several."""
         if self.size == 1:
             return 0.0
         hop_s = self.tree_s / max(1.0, ceil(log2(self.size)))
-        return _START_S + hop_s + message_bytes / self.far_bytes_per_s
+        return self.start_s + hop_s + message_bytes / self.far_bytes_per_s
+
+
+@cache
+def counting_group(size: int) -> Group:
+    """A group over links of one byte a second where nothing else takes time: its seconds are the bytes a rank sends."""
+    return Group(
+        size=size,
+        in_node=size,
+        bytes_per_s=1.0,
+        far_bytes_per_s=1.0,
+        near_bytes_per_s=1.0,
+        ring_s=0.0,
+        tree_s=0.0,
+        spans_nodes=False,
+        start_s=0.0,
+    )
 
 
 @cache
 def group_of(mesh: Mesh, axis: Axis, links: Links) -> Group | None:
     """The group of an axis; None where it needs a link of which nothing is known."""
-    size, stride = _size_and_stride(mesh, axis)
+    size, stride = size_and_stride(mesh, axis)
     in_node = max(1, min(size, links.gpus_per_node // stride))
     nodes = -(-size // in_node)
     inside, network = links.node_bytes_per_s, links.network_bytes_per_s
@@ -169,7 +186,7 @@ def group_of(mesh: Mesh, axis: Axis, links: Links) -> Group | None:
     )
 
 
-def _size_and_stride(mesh: Mesh, axis: Axis) -> tuple[int, int]:
+def size_and_stride(mesh: Mesh, axis: Axis) -> tuple[int, int]:
     """Ranks of a group of the axis, and how far apart neighbours are in the order of ranks."""
     match axis:
         case "tp":

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.planner.messages import WeightMessages
+from engine.planner.sharding import Sharding
+from engine.planner.stack import Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,3 +112,30 @@ def once_a_step(weights: WeightMessages, *, blocks: int) -> Exposed:
     gather = blocks * weights.gather[0] + weights.gather[1] + weights.gather[2]
     sums = sums_at_the_end(weights, blocks=blocks, sums_copies=True)
     return sums + Exposed(shards_s=gather, shards_open_s=gather)
+
+
+def over_a_step(
+    weights: WeightMessages,
+    block: Pass,
+    *,
+    blocks: int,
+    sharding: Sharding,
+    stack: Stack,
+    steps: int,
+    microbatches: int,
+) -> Exposed:
+    """All collectives on weights and gradients of an optimizer step: `steps` accumulation steps of `microbatches`."""
+    if stack.shards_only_optimizer:
+        return once_a_step(weights, blocks=blocks)
+    again = not sharding.keeps_gathered
+    forward = gathers_forward(weights, block, blocks=blocks)
+    if not sharding.sums_late:
+        early, last = (
+            sums_beside_backward(weights, block, blocks=blocks, gathers_again=again, sums_copies=copies)
+            for copies in (False, True)
+        )
+        return (forward + early).times(steps - 1) + forward + last
+    if again:
+        forward = (forward + gathers_backward(weights, block, blocks=blocks)).times(microbatches)
+    early, last = (sums_at_the_end(weights, blocks=blocks, sums_copies=copies) for copies in (False, True))
+    return (forward + early).times(steps - 1) + forward + last

@@ -21,6 +21,8 @@ from engine.planner.stack import Stack
 Passes: TypeAlias = tuple[float, float, float]
 """Seconds in forward, in backward, and in what is computed again before it."""
 NOTHING: Passes = (0.0, 0.0, 0.0)
+# Attention's backward multiplies five times where forward does twice.
+_ATTENTION_BACKWARD = 2.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +111,17 @@ def context_messages(work: Work, recompute: Recompute, group: Group, attention_s
             sums = group.reduce_scatter_s(keys * work.cp)
             passes = (gathers, sums, gathers if recompute.mode == "full" or recompute.every else 0.0)
         case "ring":
-            # Backward sends the gradients beside keys and values, and takes 2.5 times as long to compute.
-            step = group.send_s(keys)
-            forward = step + max(0.0, (work.cp - 1) * step - attention_s * (work.cp - 1) / work.cp)
-            passes = (forward, 2 * forward, forward if recompute.mode == "full" or recompute.every else 0.0)
+            # Keys and values of a rank go to each of the others; gradients go along in float32, and once more to get
+            # home. One hop stays in the open: no piece of attention is behind the last.
+            hops, open_s = work.cp - 1, group.send_s(keys)
+            hidden_s = attention_s * hops / work.cp
+            forward = max(open_s, hops * open_s - hidden_s)
+            home_s = work.cp * group.send_s(keys * FLOAT32 / work.width_bytes)
+            backward = max(open_s, hops * open_s + home_s - _ATTENTION_BACKWARD * hidden_s)
+            passes = (forward, backward, forward if recompute.mode == "full" or recompute.every else 0.0)
         case "ulysses":
             queries = 2 * group.all_to_all_s(work.query_bytes)
-            both = queries + 2 * group.all_to_all_s(work.key_bytes)
+            both = queries + 2 * group.all_to_all_s(work.attended_key_bytes)
             passes = (both, both, both if recompute.mode == "full" or recompute.every else 0.0)
     return Messages(block=passes, embedding=NOTHING, head=NOTHING, hidden=0.0)
 

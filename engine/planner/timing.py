@@ -17,15 +17,7 @@ from engine.planner.bubbles import StageTime, makespan_s
 from engine.planner.comms import Group, group_of, links_of
 from engine.planner.compute import StageCompute, gather_copies_s, optimizer_s, reduce_copies_s, stage_compute
 from engine.planner.held import Held, Rank
-from engine.planner.hiding import (
-    Exposed,
-    Pass,
-    gathers_backward,
-    gathers_forward,
-    once_a_step,
-    sums_at_the_end,
-    sums_beside_backward,
-)
+from engine.planner.hiding import Exposed, Pass, over_a_step
 from engine.planner.kernels import Kernels, kernels_of
 from engine.planner.memory import BYTES
 from engine.planner.messages import NOTHING, Passes, context_messages, tensor_messages, weight_messages
@@ -257,22 +249,15 @@ class _Step:
     def _weights(self, rank: Rank) -> Exposed:
         """Collectives on weights and gradients in a whole step."""
         found = weight_messages(rank.groups, self.sharding, self.ways.shards, self.ways.replicas)
-        blocks, steps, block = rank.groups.blocks, self.steps, self.block
-        if self.held.stack.shards_only_optimizer:
-            return once_a_step(found, blocks=blocks)
-        again = not self.sharding.keeps_gathered
-        forward = gathers_forward(found, block, blocks=blocks)
-        if self.held.mesh.pp == 1:
-            sums = (
-                sums_beside_backward(found, block, blocks=blocks, gathers_again=again, sums_copies=copies)
-                for copies in (False, True)
-            )
-            early, last = sums
-            return (forward + early).times(steps - 1) + forward + last
-        if again:
-            forward = (forward + gathers_backward(found, block, blocks=blocks)).times(self.microbatches)
-        early, last = (sums_at_the_end(found, blocks=blocks, sums_copies=copies) for copies in (False, True))
-        return (forward + early).times(steps - 1) + forward + last
+        return over_a_step(
+            found,
+            self.block,
+            blocks=rank.groups.blocks,
+            sharding=self.sharding,
+            stack=self.held.stack,
+            steps=self.steps,
+            microbatches=self.microbatches,
+        )
 
     def _contention(self, rank: Rank) -> tuple[float, float]:
         """What hidden collectives over shards and over replicas cost the kernels beside them, as a share of each."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from engine.hardware import GPUS, Cluster
-from engine.planner.comms import Axis, Group, group_of, links_of
+from engine.planner.comms import Axis, Group, counting_group, group_of, links_of
 from engine.planner.mesh import Mesh
 
 MIB = 1 << 20
@@ -121,3 +121,9 @@ def test_what_is_hidden_costs_as_much_at_any_pace_of_the_network() -> None:
 
 def test_what_is_not_sent_costs_nothing() -> None:
     assert group(MESH_3D, "fsdp").contention(0.0, 0.0) == 0.0
+
+
+def test_seconds_over_one_byte_a_second_are_the_bytes_that_a_rank_sends() -> None:
+    four = counting_group(4)
+    found = (four.all_gather_s(400), four.reduce_scatter_s(400), four.all_reduce_s(400), four.all_to_all_s(400))
+    assert (*found, four.send_s(400)) == (300, 300, 600, 300, 400)

@@ -11,7 +11,7 @@ from engine.config import Config
 from engine.hardware import GPUS, Cluster
 from engine.keys import with_values
 from engine.planner.activations import Work
-from engine.planner.comms import Group, group_of, links_of
+from engine.planner.comms import Group, counting_group, group_of, links_of
 from engine.planner.mesh import Mesh
 from engine.planner.messages import Messages, context_messages, tensor_messages
 from engine.planner.recompute import Recompute
@@ -90,8 +90,22 @@ def test_gathered_keys_are_those_of_all_context_ranks() -> None:
     assert context_messages(work, NONE, group(cp=8), 0.0).block[0] == pytest.approx(group(cp=8).all_gather_s(keys))
 
 
-def test_a_ring_hides_its_messages_behind_attention() -> None:
+def test_a_ring_hides_its_messages_behind_attention_but_for_one_hop() -> None:
     work = replace(WORK, tp=1, cp=8, cp_method="ring")
     step = group(cp=8).send_s(2 * work.key_bytes)
     bare, hidden = (context_messages(work, NONE, group(cp=8), seconds).block[0] for seconds in (0.0, 1.0))
-    assert (bare, hidden) == pytest.approx((8 * step, step))
+    assert (bare, hidden) == pytest.approx((7 * step, step))
+
+
+def test_gradients_go_round_a_ring_in_float32_and_once_more_to_get_home() -> None:
+    work = replace(WORK, tp=1, cp=8, cp_method="ring")
+    step, gradients = (group(cp=8).send_s(size * work.key_bytes) for size in (2, 4))
+    assert context_messages(work, NONE, group(cp=8), 0.0).block[1] == pytest.approx(7 * step + 8 * gradients)
+
+
+def test_ulysses_exchanges_a_key_head_for_each_rank_where_there_are_fewer() -> None:
+    work = replace(WORK, tp=1, cp=16, cp_method="ulysses")
+    sixteen = replace(work, shape=replace(work.shape, n_kv_heads=16))
+    assert context_messages(work, NONE, counting_group(16), 0.0) == context_messages(
+        sixteen, NONE, counting_group(16), 0.0
+    )
