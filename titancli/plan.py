@@ -39,7 +39,7 @@ def plan(
     if as_json:
         sys.stdout.write(json.dumps(to_json(found), allow_nan=False) + "\n")
     if not found.candidates:
-        raise TitanError(*_nothing(question, found))
+        raise TitanError(*nothing(question, found))
     written = None
     if output is not None:
         keeps_auto = _asked_for_auto(path, preset, flags, asked)
@@ -65,7 +65,7 @@ def to_json(found: Found) -> dict[str, Any]:
     }
 
 
-def _nothing(question: Question, found: Found) -> list[Finding]:
+def nothing(question: Question, found: Found) -> list[Finding]:
     """Why there is no layout: rules that refuse all of them, or memory, with what would be needed."""
     if found.least_bytes is None:
         reasons = found.refused or ("P102: the degrees that are given do not multiply to the number of GPUs",)
@@ -96,8 +96,29 @@ def _asked_for_auto(path: str | None, preset: str | None, flags: Sequence[Flag],
 
 
 def _say(question: Question, found: Found, written: Written | None) -> None:
-    winner, width = found.candidates[0], report.width_of(sys.stdout)
-    config, cluster = question.config, question.cluster
+    winner = found.candidates[0]
+    say_ranked(question, found)
+    report.say("")
+    charts.say_memory(winner.plan)
+    if winner.plan.time.step_s is not None:
+        report.say("")
+        charts.say_time(winner.plan.time)
+    if len(found.pareto) > 1:
+        report.say(f"\nspeed against memory: no layout is better in both\n{_HEAD}")
+        for candidate in found.pareto:
+            _say_row("", candidate, report.width_of(sys.stdout), with_reason=False)
+    say_lost(found)
+    report.say("")
+    if written is not None:
+        say_written(written)
+        return
+    words = [word for word in sys.argv[1:] if word != "--json"]
+    report.say(f"next: titan {' '.join(map(_quoted, words))} --output run.toml")
+
+
+def say_ranked(question: Question, found: Found) -> None:
+    """What was asked, and the layouts found for it, best first."""
+    width, config, cluster = report.width_of(sys.stdout), question.config, question.cluster
     _say_wrapped(
         f"{config.model.name} {config.model.flavor} on {report.devices(cluster.gpu.name, cluster.world_size)}, "
         f"sequences of {config.training.seq_len:,} tokens, for {question.goal}",
@@ -109,20 +130,22 @@ def _say(question: Question, found: Found, written: Written | None) -> None:
     report.say(_HEAD)
     for place, candidate in enumerate(found.candidates, 1):
         _say_row(str(place), candidate, width)
-    report.say("")
-    charts.say_memory(winner.plan)
-    if winner.plan.time.step_s is not None:
-        report.say("")
-        charts.say_time(winner.plan.time)
-    if len(found.pareto) > 1:
-        report.say(f"\nspeed against memory: no layout is better in both\n{_HEAD}")
-        for candidate in found.pareto:
-            _say_row("", candidate, width, with_reason=False)
+
+
+def say_lost(found: Found) -> None:
+    """Why the layouts that people would think of are not the first."""
     report.say("\nwhy others lost")
     for other in found.rejected:
-        _say_wrapped(f"  {other.name}: {other.reason}", width, indent=6)
-    report.say("")
-    _say_next(written)
+        _say_wrapped(f"  {other.name}: {other.reason}", report.width_of(sys.stdout), indent=6)
+
+
+def say_written(written: Written) -> None:
+    """Where a config went, and what to type next."""
+    report.say(f"written: {written.path}")
+    if written.kept is not None:
+        report.say(f"kept: what was there before, in {written.kept}")
+    named = _quoted(written.path)
+    report.say(f"next: titan validate {named}, then titan launch {named}")
 
 
 _HEAD = "  #  tokens/s/GPU     GiB  bubble  expsd  layout"
@@ -175,18 +198,6 @@ def described(candidate: Candidate) -> str:
     words += [name for key, name in named.items() if values.get(key)]
     words.append(f"{figures.amount(plan.tokens_per_step)} tokens a step")
     return ", ".join(words)
-
-
-def _say_next(written: Written | None) -> None:
-    if written is None:
-        words = [word for word in sys.argv[1:] if word != "--json"]
-        report.say(f"next: titan {' '.join(map(_quoted, words))} --output run.toml")
-    else:
-        report.say(f"written: {written.path}")
-        if written.kept is not None:
-            report.say(f"kept: what was there before, in {written.kept}")
-        named = _quoted(written.path)
-        report.say(f"next: titan validate {named}, then titan launch {named}")
 
 
 def _quoted(word: str) -> str:
