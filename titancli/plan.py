@@ -79,7 +79,7 @@ def nothing(question: Question, found: Found) -> list[Finding]:
         f"layout: the smallest needs {found.least_bytes / GIB:.1f} of {cluster.gpu.memory_bytes / GIB:.1f} GiB"
     )
     ways = ways_out(question, refusal=refusal)
-    fix = ", or ".join(ways) or "choose a smaller model, a shorter seq_len or a GPU with more memory"
+    fix = ", or ".join(map(str, ways)) or "choose a smaller model, a shorter seq_len or a GPU with more memory"
     return [report.error("M510", message, fix)]
 
 

@@ -1,4 +1,4 @@
-"""What `titan plan` is asked, from its flags, a config or a preset; all that is wrong with them is told at once.
+"""What the search is asked, from flags, a config or a preset; all that is wrong with them is told at once.
 
 Knows the command line's short flags and which keys they stand for. Does not search (engine/planner/search).
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from engine.config import Config
 from engine.errors import Finding, TitanError
 from engine.facts import Facts
 from engine.features import FEATURES
@@ -49,32 +49,40 @@ class Asked:
 def question_of(path: str | None, preset: str | None, flags: Sequence[Flag], asked: Asked) -> Question:
     """What the search is asked; TitanError with all that is wrong with the command line at once."""
     findings: list[Finding] = []
-    short = [
+    model = model_flags(asked.model, findings)
+    goal = goal_of(asked.goal, findings)
+    top = _top(asked.top, findings)
+    if asked.model is None and path is None and preset is None and not _names_a_model(flags):
+        findings.append(report.error("U120", "titan plan needs a model", "give --model 8B, a CONFIG, or --preset NAME"))
+    loaded = load(path, preset=preset, flags=[*model, *short_flags(asked), *flags])
+    findings += [finding for finding in loaded.findings if finding.severity == "error"]
+    if findings:
+        raise TitanError(*findings)
+    config = with_goal(loaded, goal)
+    cluster = cluster_of(loaded)
+    is_written = path is not None or preset is not None
+    return Question(config=config, cluster=cluster, goal=goal, fixed=fixed(flags), top=top, is_written=is_written)
+
+
+def short_flags(asked: object) -> list[Flag]:
+    """The dotted flags that the command's own stand for; `asked` has the words as typed, None for none."""
+    return [
         Flag(key, value, f"--{name.replace('_', '-')}")
         for name, key in _SHORT.items()
         if (value := getattr(asked, name)) is not None
     ]
-    model = _model_flags(asked.model, findings)
-    goal = _goal(asked.goal, findings)
-    top = _top(asked.top, findings)
-    if asked.model is None and path is None and preset is None and not _names_a_model(flags):
-        findings.append(report.error("U120", "titan plan needs a model", "give --model 8B, a CONFIG, or --preset NAME"))
-    loaded = load(path, preset=preset, flags=[*model, *short, *flags])
-    findings += [finding for finding in loaded.findings if finding.severity == "error"]
-    if findings:
-        raise TitanError(*findings)
-    config = with_values(loaded.config, _of_goal(goal, flags))
-    cluster = _cluster(loaded)
-    is_written = path is not None or preset is not None
-    fixed = frozenset(flag.key for flag in flags if flag.key in SEARCHED)
-    return Question(config=config, cluster=cluster, goal=goal, fixed=fixed, top=top, is_written=is_written)
+
+
+def fixed(flags: Sequence[Flag]) -> frozenset[str]:
+    """The keys that a search leaves as the command line has them."""
+    return frozenset(flag.key for flag in flags if flag.key in SEARCHED)
 
 
 def _names_a_model(flags: Sequence[Flag]) -> bool:
     return any(flag.key.startswith("model.") for flag in flags)
 
 
-def _model_flags(model: str | None, findings: list[Finding]) -> list[Flag]:
+def model_flags(model: str | None, findings: list[Finding]) -> list[Flag]:
     """`8B`, or a family before it: `qwen3 32B`, `llama2-70B`. A flavor alone is one of llama3."""
     if model is None:
         return []
@@ -94,7 +102,8 @@ def _model_flags(model: str | None, findings: list[Finding]) -> list[Flag]:
     return []
 
 
-def _goal(word: str, findings: list[Finding]) -> GoalName:
+def goal_of(word: str, findings: list[Finding]) -> GoalName:
+    """The goal that a word names; else a finding is added."""
     for name in GOALS:
         if name == word:
             return name
@@ -112,16 +121,16 @@ def _top(word: str, findings: list[Finding]) -> int:
     return 1
 
 
-def _of_goal(goal: GoalName, flags: Sequence[Flag]) -> dict[str, Any]:
-    """Keys outside of the layout that a goal asks for, where titan has built them and nobody has said otherwise."""
+def with_goal(loaded: Loaded, goal: GoalName) -> Config:
+    """The config with keys outside of the layout that a goal asks for, where titan has built them and nobody chose."""
     key = "checkpoint.enable"
     is_built = any(feature.key == key and feature.built for feature in FEATURES)
-    if goal == "production" and is_built and all(flag.key != key for flag in flags):
-        return {key: True}
-    return {}
+    if goal == "production" and is_built and loaded.origins[key].kind == "default":
+        return with_values(loaded.config, {key: True})
+    return loaded.config
 
 
-def _cluster(loaded: Loaded) -> Cluster:
+def cluster_of(loaded: Loaded) -> Cluster:
     """The hardware; TitanError where this machine's GPU is not in the table."""
     facts = Facts(loaded.config)
     if facts.cluster is None:

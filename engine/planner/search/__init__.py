@@ -35,6 +35,7 @@ __all__ = [
     "Question",
     "Refusal",
     "axes",
+    "opened",
     "search",
 ]
 
@@ -45,7 +46,7 @@ def search(question: Question, *, refusal: Refusal) -> Found:
     """The layouts that fit, best first; none where nothing fits. KeyError for a model that is not known."""
     started = perf_counter()
     written = {key: value_of(question.config, key) for key in SEARCHED} if question.is_written else None
-    question = _opened(question)
+    question = opened(question)
     survey = Survey(question, shape_of(question.config.model), refusal)
     survey.run()
     offer = Offer(question, refusal)
@@ -73,7 +74,7 @@ def search(question: Question, *, refusal: Refusal) -> Found:
     )
 
 
-def _opened(question: Question) -> Question:
+def opened(question: Question) -> Question:
     """The question with every searched key that is not fixed at its default, so that nothing of a base stays."""
     free, defaults = Free(question), Config()
     values = {key: value_of(defaults, key) for key in SEARCHED if not free.fixes(key)} | {LOCAL_BATCH: "auto"}
