@@ -198,7 +198,7 @@ _MEMORY: tuple[Strategy, ...] = (
         for_="memory",
         keys=("activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"),
         does="Forward keeps the results that are dear to compute (products and attention), and backward computes the "
-        "cheap ones again; with a number as its option, every so-manieth layer is computed again in full.",
+        "cheap ones again; with a number n as its option, every n-th layer runs again whole.",
         beware="It changes no result and costs a few percent of time, so it is the first thing to try where "
         "activations do not fit.",
         used=lambda _, plan: plan.recompute.mode == "selective",
@@ -267,7 +267,7 @@ _SPEED: tuple[Strategy, ...] = (
     ),
     Strategy(
         id="float8-tensorwise",
-        name="float8, one scale a tensor",
+        name="float8 tensorwise",
         level="advanced",
         for_="speed",
         keys=(f"{_FLOAT8}enable", f"{_FLOAT8}recipe_name", f"{_FLOAT8}filter_fqns"),
@@ -279,7 +279,7 @@ _SPEED: tuple[Strategy, ...] = (
     ),
     Strategy(
         id="float8-rowwise",
-        name="float8, one scale a row",
+        name="float8 rowwise",
         level="advanced",
         for_="speed",
         keys=(f"{_FLOAT8}enable", f"{_FLOAT8}recipe_name", f"{_FLOAT8}filter_fqns"),

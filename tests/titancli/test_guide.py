@@ -1,0 +1,105 @@
+"""The decision guide: its figures are the planner's of today, its lines fit a screen, its rows are found by size."""
+
+from __future__ import annotations
+
+import json
+import re
+from io import StringIO
+
+import pytest
+
+from engine.strategies import STRATEGIES
+from tests.bench.bench_guide import ROWS, Row, figures_of, size
+from titancli.guide import Cell, Size, guide, guide_json, row_for, rule_of, say_guide
+
+_STALE = "presets/guide.json is stale: python tests/bench/bench_guide.py --output presets/guide.json"
+_CELLS = [(row, each, cell) for row, each in zip(ROWS, guide(), strict=True) for cell in each.cells]
+
+
+class _Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _said(monkeypatch: pytest.MonkeyPatch, columns: int) -> str:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = _Terminal()
+    say_guide(stream)
+    return stream.getvalue()
+
+
+def _name(value: object) -> str:
+    if isinstance(value, Row):
+        return f"{value.model}-{value.nodes * value.gpus_per_node}-{value.seq_len}"
+    return value.goal if isinstance(value, Cell) else ""
+
+
+@pytest.mark.parametrize(("row", "each", "cell"), _CELLS, ids=_name)
+def test_the_figures_of_a_cell_are_what_the_planner_says_of_its_layout(row: Row, each: Size, cell: Cell) -> None:
+    assert (row.model, row.nodes, row.seq_len) == (each.model, each.nodes, each.seq_len)
+    kept = {name: getattr(cell, name) for name in figures_of(row.question(cell.goal), cell.values)}
+    assert figures_of(row.question(cell.goal), cell.values) == kept, _STALE
+
+
+@pytest.mark.parametrize("place", [0, 4], ids=["8B-8", "8B-8-long"])
+def test_the_rows_of_one_node_are_what_the_search_finds(place: int) -> None:
+    assert size(ROWS[place]) == guide()[place], _STALE
+
+
+def test_every_goal_has_a_cell_that_fits() -> None:
+    assert all([cell.goal for cell in each.cells] == ["prototype", "production", "max-performance"] for each in guide())
+    assert all(cell.needed_bytes < cell.capacity_bytes for each in guide() for cell in each.cells)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "model", "gpus"), [(10**9, "8B", 8), (32 * 10**9, "70B", 64), (10**11 + 1, "405B", 512)]
+)
+def test_a_model_finds_the_row_of_its_size(parameters: int, model: str, gpus: int) -> None:
+    found, cell = row_for(parameters, "production")
+    assert (found.model, found.gpus, found.is_long, cell.goal) == (model, gpus, False, "production")
+
+
+def test_a_model_with_long_sequences_finds_the_row_of_those() -> None:
+    assert row_for(8 * 10**9, "prototype", seq_len=65_536)[0].seq_len == 131_072
+
+
+def test_a_size_without_a_long_row_finds_its_usual_one() -> None:
+    assert row_for(70 * 10**9, "prototype", seq_len=131_072)[0].model == "70B"
+
+
+def test_where_the_planner_differs_from_the_rule_of_thumb_both_figures_are_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size_70b, cell = row_for(70 * 10**9, "production")
+    assert rule_of(size_70b.parameters).kind == "FSDP and TP"
+    assert cell.thumb is not None
+    assert cell.thumb.tokens_per_s_per_gpu is not None
+    text = " ".join(_said(monkeypatch, 100).split())
+    for rate in (cell.tokens_per_s_per_gpu, cell.thumb.tokens_per_s_per_gpu):
+        assert f"{rate:,.0f}" in text
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 120])
+def test_no_line_is_wider_than_the_screen(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    assert max(map(len, _said(monkeypatch, columns).splitlines())) <= columns
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_every_strategy_is_explained_once(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    text = " ".join(_said(monkeypatch, columns).split())
+    assert [each.id for each in STRATEGIES if text.count(each.explains) != 1] == []
+
+
+def test_what_has_to_be_understood_first_is_marked_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    uses = re.findall(r"^    uses (.*)$", _said(monkeypatch, 120), re.MULTILINE)
+    assert any("tensor parallel*" in line for line in uses)
+    assert not any("FSDP*" in line for line in uses)
+
+
+def test_the_object_names_every_strategy_that_a_cell_uses() -> None:
+    told = json.loads(json.dumps(guide_json()))
+    known = {each["id"]: each for each in told["strategies"]}
+    used = {name for each in told["sizes"] for cell in each["cells"] for name in cell["strategies"]}
+    assert used <= set(known)
+    assert known["fsdp"] | {"level": "beginner", "for": "memory"} == known["fsdp"]
