@@ -6,23 +6,38 @@ documentation. Does not know which values are good (the search does), nor how a 
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.errors import TitanError
 from engine.keys import field_docs, field_types, value_of
 from engine.reading.toml_text import toml_value
 from titancli import plan_text, report
-from titancli.whole_file import Written, check_target, write_file
+from titancli.whole_file import Written, check_target, takes_a_stream, write_file
 
 if TYPE_CHECKING:
     from tomlkit.items import Table
 
     from engine.planner.search import Candidate, Question
 
-__all__ = ["SCHEMA_LINE", "Written", "check_target", "commented", "config_text", "write_file"]
+__all__ = [
+    "SCHEMA_LINE",
+    "Written",
+    "check_target",
+    "commented",
+    "config_text",
+    "say_written",
+    "schema_line",
+    "write_config",
+    "write_file",
+]
 
-SCHEMA_LINE = "./titan.schema.json"
+SCHEMA_NAME = "titan.schema.json"
+SCHEMA_LINE = f"./{SCHEMA_NAME}"
 """Where a written file says that its JSON Schema is: beside it."""
 
 _WIDTH = 100
@@ -82,6 +97,44 @@ def commented(values: Mapping[str, Any], head: Iterable[str], *, schema: str | N
     first = [] if schema is None else [f"#:schema {schema}", ""]
     comments = [f"# {report.printable(line)}".rstrip() for line in head]
     return "\n".join([*first, *comments, "", document.as_string().rstrip("\n"), ""])
+
+
+def schema_line(path: str) -> str | None:
+    """What the first line of a config at a path names as its schema; None for a pipe, which has nothing beside it."""
+    return None if takes_a_stream(path) else SCHEMA_LINE
+
+
+def write_config(path: str, text: str, *, force: bool) -> list[Written]:
+    """Puts a config in place as `write_file` does and, where it names one, its schema beside it; what was written.
+
+    A schema of another version is replaced. One that cannot be written is a warning: editors miss it, titan does not.
+    """
+    from engine.schema import schema_text
+
+    written = [write_file(path, text, force=force)]
+    place, schema = os.path.join(os.path.dirname(path), SCHEMA_NAME), schema_text()
+    if not text.startswith(f"#:schema {SCHEMA_LINE}\n") or _holds(place, schema):
+        return written
+    try:
+        return [*written, write_file(place, schema, force=True)]
+    except TitanError as trouble:
+        report.say_findings(replace(finding, severity="warning") for finding in trouble.findings)
+        return written
+
+
+def _holds(path: str, text: str) -> bool:
+    try:
+        return Path(path).read_bytes() == text.encode()
+    except OSError:
+        return False
+
+
+def say_written(written: Iterable[Written]) -> None:
+    """Says which files were written, and where what was there before is kept."""
+    for each in written:
+        report.say(f"written: {each.path}")
+        if each.kept is not None:
+            report.say(f"kept: what was there before, in {each.kept}")
 
 
 def _add(parent: Any, path: Sequence[str], table: Table) -> None:

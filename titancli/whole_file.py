@@ -25,6 +25,15 @@ class Written:
     kept: str | None = None
 
 
+def takes_a_stream(path: str) -> bool:
+    """Whether a path names a pipe or a device: nothing is there to be lost, and nothing to be put beside it."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
 def check_target(path: str, *, force: bool) -> None:
     """TitanError where `write_file` is going to refuse: U124 for a file that is there, U125 where none can be."""
     if not path.strip() or path == "-":
@@ -33,7 +42,7 @@ def check_target(path: str, *, force: bool) -> None:
     if os.path.isdir(path) or path.endswith(os.sep):
         inside = os.path.join(path, "run.toml")
         raise _cannot(path, "that is a folder", f"give the name of a file in it, such as {inside}")
-    if _takes_a_stream(path):
+    if takes_a_stream(path):
         return
     if os.path.lexists(path) and not force:
         dead = os.path.islink(path) and not os.path.exists(path)
@@ -54,7 +63,7 @@ def write_file(path: str, text: str, *, force: bool) -> Written:
     """
     check_target(path, force=force)
     try:
-        if _takes_a_stream(path):
+        if takes_a_stream(path):
             with open(path, "w", encoding="utf-8") as stream:
                 stream.write(text)
             return Written(path=path)
@@ -69,15 +78,6 @@ def write_file(path: str, text: str, *, force: bool) -> Written:
 
 def _cannot(path: str, reason: str, fix: str) -> TitanError:
     return TitanError(report.error("U125", f"cannot write {path}: {reason}", fix))
-
-
-def _takes_a_stream(path: str) -> bool:
-    """Whether a path names a pipe or a device: nothing is there to be lost, and nothing to be put beside it."""
-    try:
-        mode = os.stat(path).st_mode
-    except (OSError, ValueError):
-        return False
-    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 @contextlib.contextmanager
