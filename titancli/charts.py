@@ -88,10 +88,23 @@ def memory_chart(plan: Plan, *, width: int, pen: Pen) -> list[str]:
     """The lines of `say_memory`: label, bar up to the GPU's capacity, GiB of it, the fullest moment below."""
     capacity = plan.memory.capacity_bytes
     rows = [(_stage_name(group, plan.mesh.pp), _fullest(group)) for group in _alike(plan.stages)]
+    return [f"memory of one rank, of {figures.memory(capacity)}", *_bars(rows, capacity, width=width, pen=pen)]
+
+
+def say_side_by_side(plans: Sequence[tuple[str, Plan]], stream: TextIO | None = None) -> None:
+    """Writes one bar for each plan of a list, with its label: what its fullest rank takes of its GPU."""
+    stream = stream or sys.stdout
+    rows = [(label, _fullest(plan.stages)) for label, plan in plans]
+    capacity = plans[0][1].memory.capacity_bytes
+    _write(_bars(rows, capacity, width=_width(stream), pen=Pen.of(stream)), stream)
+
+
+def _bars(rows: Sequence[tuple[str, Stage]], capacity: int, *, width: int, pen: Pen) -> list[str]:
+    """A line for each labelled stage, and the legend below them."""
     label_width = max(len(name) for name, _ in rows)
     figure_width = len(f"{capacity / (1 << 30):.1f}") + 7
     room = max(10, width - label_width - figure_width - 8)
-    lines = [f"memory of one rank, of {figures.memory(capacity)}"]
+    lines: list[str] = []
     for name, stage in rows:
         needed = stage.memory.needed_bytes
         cells = _shares(_held(stage), needed, round(room * min(1.0, needed / capacity)))
