@@ -11,10 +11,11 @@ import json
 import os
 import sys
 import sysconfig
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 from engine.config import DATASETS
 from engine.errors import Finding, TitanError
@@ -24,6 +25,10 @@ TEXT_SUFFIXES = (
     *(".rs", ".go", ".java", ".js", ".ts", ".sh"),
 )
 JSON_LINES_SUFFIXES = (".jsonl",)
+# What people keep texts in too, and titan does not read.
+_FOREIGN = {".parquet": "Parquet", ".arrow": "Arrow", ".gz": "gzip", ".zst": "Zstandard", ".xz": "xz", ".zip": "zip"}
+SUFFIXES = {"text": TEXT_SUFFIXES, "jsonl": JSON_LINES_SUFFIXES}
+"""How the files of a folder are called that a dataset takes."""
 # Installed packages are not the standard library; its tests hold text that is broken on purpose.
 _NOT_STDLIB = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"})
 
@@ -42,15 +47,19 @@ class Unreadable:
     reason: str
     tolerated: bool = False
 
+    @property
+    def place(self) -> str:
+        """Where in the file it is, in words."""
+        what = "the file" if self.line is None else f"line {self.line}"
+        return what if self.byte_offset is None else f"{what} (byte offset {self.byte_offset})"
+
     def finding(self) -> Finding:
         """What is wrong, for the policy that refuses it."""
-        what = "the file" if self.line is None else f"line {self.line}"
-        at = "" if self.byte_offset is None else f" (byte offset {self.byte_offset})"
         return Finding(
             rule="D204",
             severity="error",
             key="training.dataset_path",
-            message=f"{what}{at} of the corpus cannot be read: {self.reason}",
+            message=f"{self.place} of the corpus cannot be read: {self.reason}",
             fix='mend it, or leave out and count what cannot be read: data.on_bad_line = "skip"',
             file=self.file,
             line=self.line,
@@ -60,6 +69,22 @@ class Unreadable:
 Record: TypeAlias = str | Unreadable
 
 
+@dataclass(slots=True)
+class Meter:
+    """Counts the bytes that are read from files where no more than `most_bytes` may be.
+
+    What lies across the end is cut there: a text loses the rest, a line is not handed on.
+    """
+
+    most_bytes: int | None = None
+    read_bytes: int = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes that may still be read; -1 is all, as files understand it."""
+        return -1 if self.most_bytes is None else self.most_bytes - self.read_bytes
+
+
 def documents(dataset: str, dataset_path: str | None) -> Iterator[Record]:
     """The records of `training.dataset`, streamed; TitanError D201 to D203 where there is no such corpus.
 
@@ -67,13 +92,10 @@ def documents(dataset: str, dataset_path: str | None) -> Iterator[Record]:
     ones and links to folders not. `text` takes the suffixes in TEXT_SUFFIXES, `jsonl` *.jsonl;
     a single file may be named anything.
     """
-    match dataset:
-        case "stdlib":
-            return stdlib_documents(Path(sysconfig.get_path("stdlib")))
-        case "text":
-            return _text_documents(corpus_files(dataset, dataset_path, TEXT_SUFFIXES))
-        case "jsonl":
-            return _json_lines_documents(corpus_files(dataset, dataset_path, JSON_LINES_SUFFIXES))
+    if dataset == "stdlib":
+        return stdlib_documents(Path(sysconfig.get_path("stdlib")))
+    if dataset in SUFFIXES:
+        return file_documents(dataset, corpus_files(dataset, dataset_path), Meter())
     from difflib import get_close_matches
 
     near = get_close_matches(dataset, DATASETS, n=1)
@@ -89,8 +111,15 @@ def documents(dataset: str, dataset_path: str | None) -> Iterator[Record]:
     )
 
 
-def corpus_files(dataset: str, dataset_path: str | None, suffixes: tuple[str, ...]) -> list[Path]:
-    """The file at `dataset_path`, or the files of the folder there; TitanError D202 where nothing is."""
+def file_documents(dataset: str, files: list[Path], meter: Meter) -> Iterator[Record]:
+    """The records of a dataset's files, streamed as far as the meter goes."""
+    if dataset == "jsonl":
+        return _json_lines_documents(files, meter)
+    return _whole_files(files, tolerated=False, meter=meter)
+
+
+def corpus_files(dataset: str, dataset_path: str | None) -> list[Path]:
+    """The file at `dataset_path`, or the dataset's files of the folder there; TitanError D202 where nothing is."""
     if dataset_path is None:
         raise TitanError(_no_path(f'dataset "{dataset}" needs a file or folder', "set training.dataset_path"))
     # os.path asks without raising where a folder on the way may not be entered, or ~name is nobody.
@@ -99,6 +128,7 @@ def corpus_files(dataset: str, dataset_path: str | None, suffixes: tuple[str, ..
         return [path]
     if not os.path.isdir(path):
         raise TitanError(_no_path(f"dataset_path = {dataset_path} is not there", "name a file or folder that exists"))
+    suffixes = SUFFIXES[dataset]
     return _files_below(path, lambda name: name.lower().endswith(suffixes), lambda name: not name.startswith("."))
 
 
@@ -116,12 +146,12 @@ def _files_below(root: Path, takes_file: Callable[[str], bool], enters: Callable
         message = f"the folder {error.filename} cannot be listed: {error.strerror}"
         raise TitanError(_no_path(message, "make it readable"))
 
-    found: list[Path] = []
+    found: list[str] = []
     for folder, names_below, names in os.walk(root, onerror=refuse):
         names_below[:] = filter(enters, names_below)
-        found += [Path(folder, name) for name in names if takes_file(name)]
+        found += [os.path.join(folder, name) for name in names if takes_file(name)]
     files = (path for path in found if os.path.isfile(path) or not os.path.exists(path))
-    return sorted(files, key=lambda path: path.relative_to(root).as_posix())
+    return [Path(path) for path in sorted(files)]
 
 
 def stdlib_documents(root: Path) -> Iterator[Record]:
@@ -134,7 +164,7 @@ def stdlib_documents(root: Path) -> Iterator[Record]:
 
     files = _stdlib_in_folder(root) if root.is_dir() else []
     if files:
-        return _whole_files(files, tolerated=True)
+        return _whole_files(files, tolerated=True, meter=Meter())
     usual = [
         Path(entry) for entry in sys.path if Path(entry).name == f"python{sys.version_info[0]}{sys.version_info[1]}.zip"
     ]
@@ -165,37 +195,37 @@ def _zipped_documents(archive: Path) -> Iterator[Record]:
                 yield _decoded(source.read(name), f"{archive}/{name}", tolerated=True)
 
 
-def _text_documents(files: list[Path]) -> Iterator[Record]:
-    return _whole_files(files, tolerated=False)
-
-
-def _whole_files(files: list[Path], *, tolerated: bool) -> Iterator[Record]:
+def _whole_files(files: list[Path], *, tolerated: bool, meter: Meter) -> Iterator[Record]:
     for path in files:
+        if meter.left == 0:
+            return
         try:
-            raw = path.read_bytes()
+            with path.open("rb") as file:
+                raw = file.read(meter.left)
         except OSError as error:
             reason = error.strerror or str(error)
             yield Unreadable(file=str(path), line=None, byte_offset=None, reason=reason, tolerated=tolerated)
         else:
-            yield _decoded(raw, str(path), tolerated=tolerated)
+            meter.read_bytes += len(raw)
+            yield _decoded(raw, str(path), tolerated=tolerated, cut=meter.left == 0)
 
 
-def _decoded(raw: bytes, file: str, *, tolerated: bool) -> Record:
-    """The text of a file as it stands, without a byte order mark."""
+def _decoded(raw: bytes, file: str, *, tolerated: bool, cut: bool = False) -> Record:
+    """The text of a file as it stands, without a byte order mark; the last character may be `cut`."""
     try:
-        return raw.decode("utf-8").removeprefix("\ufeff")
+        return getincrementaldecoder("utf-8")().decode(raw, final=not cut).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        return Unreadable(
-            file=file, line=None, byte_offset=error.start, reason="it is not UTF-8 there", tolerated=tolerated
-        )
+        foreign = _FOREIGN.get(Path(file).suffix.lower())
+        reason = "it is not UTF-8 there" + (f", as its name says: {foreign}" if foreign else "")
+        return Unreadable(file=file, line=None, byte_offset=error.start, reason=reason, tolerated=tolerated)
 
 
-def _json_lines_documents(files: list[Path]) -> Iterator[Record]:
+def _json_lines_documents(files: list[Path], meter: Meter) -> Iterator[Record]:
     for path in files:
         try:
-            with path.open("rb") as lines:
+            with path.open("rb") as file:
                 byte_offset = 0
-                for number, raw in enumerate(lines, start=1):
+                for number, raw in enumerate(_lines(file, meter), start=1):
                     line = (raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw).strip()
                     if line:
                         text, reason = _text_of_line(line)
@@ -206,6 +236,18 @@ def _json_lines_documents(files: list[Path]) -> Iterator[Record]:
                     byte_offset += len(raw)
         except OSError as error:
             yield Unreadable(file=str(path), line=None, byte_offset=None, reason=error.strerror or str(error))
+
+
+def _lines(file: BinaryIO, meter: Meter) -> Iterator[bytes]:
+    """The lines of a file as far as the meter goes; one that goes on beyond it is left out."""
+    if meter.most_bytes is None:
+        # As it is in every run: nothing counts, and the file hands its lines on by itself.
+        yield from file
+    while meter.left and (raw := file.readline(meter.left)):
+        meter.read_bytes += len(raw)
+        if meter.left == 0 and not raw.endswith(b"\n") and file.read(1):
+            return
+        yield raw
 
 
 def _text_of_line(line: bytes) -> tuple[str | None, str]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from engine.config import Config
 from engine.data.corpus import documents
 from engine.data.packing import GlobalIndex, Position, TokenStream, token_stream
+from engine.data.refused import nothing_to_read
 from engine.data.tokenizer import Tokenizer, tokenizer_of, vocabulary_findings
 from engine.errors import Finding, TitanError
 from engine.planner.plan import Plan
@@ -89,13 +90,23 @@ def _count(number: int, thing: str) -> str:
 class Loader:
     """Reads and tokenises the corpus once; then `batches(step)` for one data rank."""
 
-    def __init__(self, config: Config, plan: Plan, *, data_rank: int, start: Position | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        plan: Plan,
+        *,
+        data_rank: int,
+        start: Position | None = None,
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         """`start` is where an earlier run stopped, in whatever layout; left out: the beginning.
+
+        `tokenizer`: the config's own, where it is read already.
 
         Raises TitanError with findings of family D: no such corpus, unreadable records, too little
         data for the plan, or a tokenizer that the model's vocabulary does not hold.
         """
-        tokenizer = tokenizer_of(config)
+        tokenizer = tokenizer or tokenizer_of(config)
         findings = vocabulary_findings(tokenizer, plan.model.vocab_size)
         if findings:
             raise TitanError(*findings)
@@ -119,7 +130,7 @@ class Loader:
         )
         assert 0 <= data_rank < plan.mesh.data_ranks, f"there is no data rank {data_rank} of {plan.mesh.data_ranks}"
         assert self.index.global_batch == plan.global_batch_size, "the plan's batch is ranks x rows x accumulation"
-        findings = _too_little(self._stream, self.index, training.seq_len)
+        findings = _too_little(config, self._stream, self.index)
         if findings:
             raise TitanError(*findings)
         self.summary = _summary(config, tokenizer, self._stream, self.index)
@@ -164,13 +175,15 @@ class Loader:
         return Batch(tokens_BS=tokens_BS, labels_BS=labels_BS, positions_BS=positions[:, :-1].copy())
 
 
-def _too_little(stream: TokenStream, index: GlobalIndex, seq_len: int) -> tuple[Finding, ...]:
+def _too_little(config: Config, stream: TokenStream, index: GlobalIndex) -> tuple[Finding, ...]:
     """D205: nothing to read at all, or without repeating not one step."""
-    tokens = len(stream.tokens)
+    training, tokens = config.training, len(stream.tokens)
+    seq_len = training.seq_len
     held = f"{_count(stream.documents, 'document')} with {_count(tokens, 'token')}"
     more_or_repeat = "name a larger corpus in training.dataset_path, or set data.repeat = true"
     if tokens == 0:
-        return (_finding("training.dataset_path", f"the corpus has {held}", "name files that hold text"),)
+        unreadable = stream.bad_lines + stream.bad_files
+        return (nothing_to_read(training.dataset, training.dataset_path, unreadable=unreadable),)
     if index.repeat:
         return ()
     if stream.is_shorter_than_a_sample(seq_len):

@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.data.corpus import Record, Unreadable
+from engine.data.refused import unreadable_findings
 from engine.data.shuffle import shuffled
 from engine.data.tokenizer import Ids, Tokenizer, id_dtype
-from engine.errors import Finding, TitanError
+from engine.errors import TitanError
 
 # Enough text at once for a tokenizer to use every core, little enough not to hold a corpus twice.
 _BATCH_CHARACTERS = 1 << 20
-_FINDINGS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +90,9 @@ def token_stream(records: Iterable[Record], tokenizer: Tokenizer, *, skip_unread
             pieces += tokenizer.encode(waiting)
             waiting, waiting_characters = [], 0
     pieces += tokenizer.encode(waiting)
-    if not skip_unreadable:
-        _refuse([record for record in unreadable if not record.tolerated])
+    refused = [] if skip_unreadable else [record for record in unreadable if not record.tolerated]
+    if refused:
+        raise TitanError(*unreadable_findings(refused))
     lengths = np.array([0, *(len(piece) for piece in pieces)], dtype=np.int64)
     return TokenStream(
         starts=lengths.cumsum()[:-1],
@@ -100,19 +101,6 @@ def token_stream(records: Iterable[Record], tokenizer: Tokenizer, *, skip_unread
         bad_lines=sum(record.line is not None for record in unreadable),
         bad_files=sum(record.line is None for record in unreadable),
     )
-
-
-def _refuse(unreadable: list[Unreadable]) -> None:
-    if not unreadable:
-        return
-    findings = [record.finding() for record in unreadable[:_FINDINGS_SHOWN]]
-    more = len(unreadable) - len(findings)
-    if more:
-        message = f"{more:,} more records of the corpus cannot be read"
-        findings.append(
-            Finding(rule="D204", severity="error", key="training.dataset_path", message=message, fix=findings[0].fix)
-        )
-    raise TitanError(*findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

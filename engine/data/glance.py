@@ -1,0 +1,69 @@
+"""A look at the beginning of a corpus, within bytes and seconds, before anything is started.
+
+Knows how many documents and how many records that cannot be read are in what it reads, and how much more there is.
+Reads as a run does (corpus.py); does not know tokens, which take longer, nor whether there are enough (loader.py).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from engine.data.corpus import Meter, Unreadable, corpus_files, file_documents
+from engine.data.refused import nothing_to_read, unreadable_findings
+from engine.errors import Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """What the first `read_bytes` of the `held_bytes` of a corpus hold; `whole` where that is all of it.
+
+    Documents without text are left out, as in a run. `refusals`: what a run is refused with for what was seen.
+    """
+
+    files: int
+    documents: int
+    bad_lines: int
+    bad_files: int
+    read_bytes: int
+    held_bytes: int
+    whole: bool
+    refusals: tuple[Finding, ...] = ()
+
+
+def glance(dataset: str, dataset_path: str | None, *, skip_unreadable: bool, most_bytes: int, most_s: float) -> Glance:
+    """Looks at the files of a corpus; TitanError D202 where there are none to look at.
+
+    `most_s` ends the reading, not the listing of a folder, which is as long as its files are many.
+    """
+    until_s = time.monotonic() + most_s
+    files = corpus_files(dataset, dataset_path)
+    held_bytes = sum(os.path.getsize(file) for file in files if os.path.exists(file))
+    meter, found, late = Meter(most_bytes), 0, False
+    unreadable: list[Unreadable] = []
+    for record in file_documents(dataset, files, meter):
+        if isinstance(record, Unreadable):
+            unreadable.append(record)
+        else:
+            found += bool(record)
+        if time.monotonic() > until_s:
+            late = meter.read_bytes < held_bytes
+            break
+    whole = not late and (meter.left > 0 or meter.read_bytes >= held_bytes)
+    refusals: list[Finding] = []
+    if not found and whole:
+        first = unreadable[0] if unreadable else None
+        refusals = [nothing_to_read(dataset, dataset_path, unreadable=len(unreadable), first=first)]
+    elif unreadable and not skip_unreadable:
+        refusals = unreadable_findings(unreadable)
+    return Glance(
+        files=len(files),
+        documents=found,
+        bad_lines=sum(record.line is not None for record in unreadable),
+        bad_files=sum(record.line is None for record in unreadable),
+        read_bytes=meter.read_bytes,
+        held_bytes=held_bytes,
+        whole=whole,
+        refusals=tuple(refusals),
+    )

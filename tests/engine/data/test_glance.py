@@ -1,0 +1,133 @@
+"""A look at a corpus finds what is wrong at its beginning, reads no more than it may, and says how much that was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from engine.data.glance import glance
+from engine.errors import TitanError
+
+LINES = [b'{"text": "a"}\n', b'{"text": "b"}\n', b'{"text": "c\n', b'{"text": "d"}\n', b'{"text": "e"}\n']
+
+
+def look(dataset, path, *, skip=False, most_bytes=1 << 20, most_s=60.0):
+    return glance(dataset, str(path), skip_unreadable=skip, most_bytes=most_bytes, most_s=most_s)
+
+
+def refusal(dataset, path, **more):
+    (only,) = look(dataset, path, **more).refusals
+    return only
+
+
+@pytest.fixture
+def cut(tmp_path):
+    path = tmp_path / "cut.jsonl"
+    path.write_bytes(b"".join(LINES))
+    return path
+
+
+def test_c38_a_cut_line_is_found_with_its_line_and_byte_offset(cut):
+    found = refusal("jsonl", cut)
+    assert (found.rule, found.file, found.line) == ("D204", str(cut), 3)
+    assert found.message.startswith("line 3 (byte offset 28) of the corpus cannot be read: it is not JSON")
+
+
+def test_c38_a_cut_line_that_is_skipped_is_counted(cut):
+    seen = look("jsonl", cut, skip=True)
+    assert (seen.documents, seen.bad_lines, seen.refusals, seen.whole) == (4, 1, (), True)
+
+
+def test_c38_an_empty_file_holds_0_documents(tmp_path):
+    (tmp_path / "x.txt").touch()
+    found = refusal("text", tmp_path / "x.txt")
+    assert (found.rule, found.message) == ("D205", "the corpus has 0 documents: there is no text in it")
+
+
+@pytest.mark.parametrize("most_bytes", range(1, 75))
+def test_no_more_is_read_than_may_be_and_no_line_is_judged_by_half(cut, most_bytes):
+    seen = look("jsonl", cut, skip=True, most_bytes=most_bytes)
+    ends = [sum(map(len, LINES[: count + 1])) for count in range(5)]
+    whole_lines = sum(end <= most_bytes for end in ends)
+    assert seen.read_bytes == min(most_bytes, ends[-1])
+    assert seen.documents + seen.bad_lines == whole_lines
+    assert (seen.held_bytes, seen.whole) == (ends[-1], most_bytes >= ends[-1])
+
+
+@pytest.mark.parametrize("most_bytes", [1, 2, 3, 4])
+def test_a_text_that_is_cut_inside_a_character_is_still_text(tmp_path, most_bytes):
+    (tmp_path / "x.txt").write_text("aäbc" * 100, "utf-8")
+    seen = look("text", tmp_path / "x.txt", most_bytes=most_bytes)
+    assert (seen.documents, seen.refusals, seen.whole) == (1, (), False)
+
+
+def test_files_after_the_last_byte_that_may_be_read_are_not_opened(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("four", "utf-8")
+    (tmp_path / "c.txt").symlink_to(tmp_path / "nowhere")
+    seen = look("text", tmp_path, most_bytes=8)
+    assert (seen.files, seen.documents, seen.bad_files, seen.read_bytes) == (3, 2, 0, 8)
+
+
+def test_a_line_longer_than_may_be_read_is_no_empty_corpus(tmp_path):
+    (tmp_path / "x.jsonl").write_text(json.dumps({"text": "x" * 1000}), "utf-8")
+    seen = look("jsonl", tmp_path / "x.jsonl", most_bytes=100)
+    assert (seen.documents, seen.whole, seen.refusals) == (0, False, ())
+
+
+def test_time_ends_a_look_too(tmp_path):
+    (tmp_path / "x.jsonl").write_bytes(LINES[0] * 100)
+    seen = look("jsonl", tmp_path / "x.jsonl", most_s=0.0)
+    assert (seen.documents, seen.whole) == (1, False)
+
+
+def test_a_corpus_far_larger_than_memory_is_only_begun(tmp_path):
+    path = tmp_path / "x.txt"
+    with path.open("wb") as file:
+        file.truncate(100 * 10**9)
+    seen = look("text", path)
+    assert (seen.read_bytes, seen.held_bytes, seen.whole) == (1 << 20, 100 * 10**9, False)
+
+
+def test_lines_that_are_all_bad_are_told_once_with_the_way_out(tmp_path):
+    (tmp_path / "notes.txt").write_text("one\ntwo\n", "utf-8")
+    found = refusal("jsonl", tmp_path / "notes.txt")
+    assert found.message == (
+        "the corpus has 0 documents: none of its 2 records can be read; the first, line 1 (byte offset 0): "
+        "it is not JSON (expecting value at column 1)"
+    )
+    assert found.fix.startswith('set training.dataset to "text"')
+
+
+def test_a_folder_with_files_of_the_other_kind_says_which_dataset_takes_them(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(LINES[0])
+    found = refusal("text", tmp_path)
+    assert found.message == f"the corpus has 0 documents: {tmp_path} holds no file named *.txt, *.text, *.md or alike"
+    assert found.fix.startswith('set training.dataset to "jsonl"')
+
+
+def test_a_folder_without_a_file_that_is_read_says_how_they_are_named(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    assert refusal("jsonl", tmp_path).message.endswith("holds no file named *.jsonl")
+
+
+def test_bytes_that_are_no_text_are_named_as_what_they_are(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1\xff\xfe")
+    assert (
+        "byte offset 4): it is not UTF-8 there, as its name says: Parquet"
+        in refusal("text", tmp_path / "a.parquet").message
+    )
+
+
+def test_the_first_bad_lines_are_shown_and_the_rest_is_counted(tmp_path):
+    (tmp_path / "x.jsonl").write_bytes(LINES[0] + LINES[2] * 12)
+    found = look("jsonl", tmp_path / "x.jsonl").refusals
+    assert [each.line for each in found] == [*range(2, 12), None]
+    assert found[-1].message == "2 more records of the corpus cannot be read"
+
+
+def test_a_path_where_nothing_is_cannot_be_looked_at(tmp_path):
+    with pytest.raises(TitanError) as caught:
+        look("text", tmp_path / "gone")
+    assert caught.value.findings[0].rule == "D202"
