@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 _LEAST_WIDTH = 60
 # Bars that are taken in at a glance.
 _MOST_BARS = 16
-_AXES = {
+AXES = {
     "tp": "tensor parallel",
     "cp": "context parallel",
+    "dp_shard": "FSDP",
     "dp_replicate": "replicas",
     "pp": "pipeline sends",
 }
+"""What each mesh axis is called in a chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,7 @@ def time_parts(time: Time, *, shards: str = "FSDP") -> list[tuple[str, float]]:
         "optimizer": optimizer,
     }
     exposed = time.per_axis or {"communication": time.exposed_comm_s or 0.0}
-    names = _AXES | {"dp_shard": shards}
+    names = AXES | {"dp_shard": shards}
     parts |= {f"exposed: {names.get(axis, axis)}": value for axis, value in exposed.items()}
     parts["pipeline bubble"] = time.bubble_s or 0.0
     return [(name, value) for name, value in parts.items() if value > 0 or name == "compute"]
