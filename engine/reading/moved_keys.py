@@ -19,6 +19,8 @@ MOVED: Final[dict[str, str]] = {
     "training.warmup_steps": "lr_scheduler.warmup_steps",
     "training.seed": "debug.seed",
     "training.deterministic": "debug.deterministic",
+    "training.dataloader.num_workers": "data.num_workers",
+    "training.dataloader.prefetch_factor": "data.prefetch",
     "optimizer.warmup_steps": "lr_scheduler.warmup_steps",
     "optimizer.fused": "optimizer.implementation",
     "lr_scheduler.lr_min": "lr_scheduler.min_lr_factor",
@@ -74,6 +76,8 @@ DROPPED: Final[dict[str, str]] = {
     "job.use_for_integration_test": _NOT_OFFERED,
     "job.custom_config_module": _NOT_OFFERED,
     "profiling.save_traces_folder": _FOLDER,
+    "profiling.profiler_active": "remove it: a profile is of one step",
+    "profiling.profiler_warmup": _NOT_OFFERED,
     "profiling.enable_memory_snapshot": _NOT_OFFERED,
     "profiling.save_memory_snapshot_folder": _FOLDER,
     "metrics.enable_color_printing": _TERMINAL,
@@ -88,6 +92,10 @@ DROPPED: Final[dict[str, str]] = {
     "training.enable_cpu_offload": _NOT_OFFERED,
     "training.gc_freq": _ALWAYS,
     "training.gc_debug": _NOT_OFFERED,
+    "training.debug_moe_force_load_balance": _NO_EXPERTS,
+    "training.dataloader.persistent_workers": _NOT_OFFERED,
+    "training.dataloader.pin_memory": _NOT_OFFERED,
+    "lr_scheduler.total_steps": "remove it: the learning rate follows training.steps",
     "parallelism.enable_compiled_autograd": _NOT_OFFERED,
     "experimental.enable_compiled_autograd": _NOT_OFFERED,
     "parallelism.pipeline_parallel_split_points": _LAYERS,
@@ -99,6 +107,8 @@ DROPPED: Final[dict[str, str]] = {
     "experimental.pipeline_parallel_schedule_csv": "remove it, and choose parallelism.pipeline_parallel_schedule",
     "parallelism.expert_parallel_degree": _NO_EXPERTS,
     "parallelism.expert_tensor_parallel_degree": _NO_EXPERTS,
+    "parallelism.expert_parallel_comm_backend": _NO_EXPERTS,
+    "parallelism.pipeline_parallel_expert_parallel_overlap": _NO_EXPERTS,
     "experimental.custom_import": _NOT_OFFERED,
     "experimental.custom_args_module": _NOT_OFFERED,
     "checkpoint.interval_type": "remove it, and give checkpoint.interval in steps",
@@ -110,6 +120,7 @@ DROPPED: Final[dict[str, str]] = {
     "checkpoint.exclude_from_loading": _NOT_OFFERED,
     "checkpoint.enable_first_step_checkpoint": _NOT_OFFERED,
     "checkpoint.load_only": _NOT_OFFERED,
+    "checkpoint.enable_ft_dataloader_checkpoints": _ALWAYS,
     "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns": _NOT_OFFERED,
     "activation_checkpoint.early_stop": _NOT_OFFERED,
     "activation_checkpoint.preserve_rng_state": _ALWAYS,
@@ -131,6 +142,8 @@ DROPPED: Final[dict[str, str]] = {
     "mx.use_fp8_dim1_cast_triton_kernel": "remove it: the kernel follows recipe_name",
     "validation.local_batch_size": "remove it: validation uses training.local_batch_size",
     "validation.seq_len": "remove it: validation uses training.seq_len",
+    "debug.deterministic_warn_only": _NOT_OFFERED,
+    "debug.moe_force_load_balance": _NO_EXPERTS,
 }
 """Single keys of older torchtitan files that have no counterpart, and what to do."""
 
@@ -139,6 +152,7 @@ DROPPED_SECTIONS: Final[dict[str, str]] = {
     "fault_tolerance": "remove it, and see checkpoint and launch.max_restarts",
     "liger_kernel": "remove it, and set training.loss_chunks to hold less of the logits",
     "quantize.grouped_mm": _NO_EXPERTS,
+    "validation.dataloader": "remove it, and see data.num_workers",
 }
 """Whole sections without a counterpart."""
 

@@ -18,8 +18,12 @@ _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "
 
 def complaint(key: str, value: Any, origin: Origin) -> tuple[str, str]:
     """Why this value cannot stand at this key, and what to write there: (message, fix)."""
-    wanted, name = want(key), key.rpartition(".")[2]
-    in_toml = origin.kind in ("file", "preset")
+    return complaint_about(want(key), key, value, in_toml=origin.kind in ("file", "preset"))
+
+
+def complaint_about(wanted: Want, key: str, value: Any, *, in_toml: bool) -> tuple[str, str]:
+    """`complaint` for a key of any tool that wants this."""
+    name = key.rpartition(".")[2]
     return f"{_what_is_given(wanted, value)}; {name} wants {wanted.words}", _way_out(wanted, value, in_toml=in_toml)
 
 
