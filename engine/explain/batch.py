@@ -10,6 +10,7 @@ from typing import get_args
 
 from engine.config import ScheduleName
 from engine.explain.answer import Cost, Derived, Figure
+from engine.explain.degrees import pipeline_group
 from engine.explain.known import Edit, Known, step_ms
 from engine.explain.row import NO_TIES, Row, against, free
 from engine.explain.words import duration, gib, many, size
@@ -166,8 +167,8 @@ def logits_figure(known: Known) -> Figure:
 
 def _chunks_cost(known: Known) -> Cost:
     if known.config.training.loss_chunks == 1:
-        held = known.plan.memory.logits_bytes
-        return free(f"whole logits: at most {size(held)} on the fullest rank" if held is not None else "whole logits")
+        held = max((stage.memory.logits_bytes or 0 for stage in known.plan.stages), default=0)
+        return free("whole logits" + (f": at most {size(held)} on the rank of the head" if held else ""))
     return against(known, {CHUNKS: 1}, "against 1, whole logits")
 
 
@@ -264,7 +265,7 @@ BATCH_ROWS: dict[str, Row] = {
     SEQ_LEN: Row(figures=_sequence_figures, ties=_one_sequence, cost=_sequence_cost),
     CHUNKS: Row(figures=lambda known: (logits_figure(known),), cost=_chunks_cost, edits=_chunks_edits),
     STEPS: Row(figures=_run_figures, ties=_all_wait),
-    SCHEDULE: Row(figures=_schedule_figures, cost=_schedule_cost, edits=_schedule_edits),
-    MICROBATCH: Row(cost=_microbatch_cost, edits=_microbatch_edits),
+    SCHEDULE: Row(ties=pipeline_group, figures=_schedule_figures, cost=_schedule_cost, edits=_schedule_edits),
+    MICROBATCH: Row(ties=pipeline_group, cost=_microbatch_cost, edits=_microbatch_edits),
     LAYERS: Row(derived=_layers, cost=_layers_cost, edits=_layers_edits),
 }

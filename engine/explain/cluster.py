@@ -73,7 +73,8 @@ def _sent(known: Known, *, between: bool) -> Cost:
 
 
 def _twice(known: Known) -> Iterable[Edit]:
-    return [{NODES: 2 * known.cluster.nodes, SHARD: 2 * known.mesh.dp_shard}]
+    rest = known.config.parallelism.data_parallel_shard_degree == -1
+    return [{NODES: 2 * known.cluster.nodes} | ({} if rest else {SHARD: 2 * known.mesh.dp_shard})]
 
 
 # ── how fast it is ──

@@ -80,7 +80,8 @@ def _sent(known: Known, axis: str) -> str:
 # ── which ranks wait for each other ──
 
 
-def _shards(known: Known) -> str:
+def shard_group(known: Known) -> str:
+    """The ranks that shard weights together."""
     mesh = known.mesh
     if mesh.fsdp == 1:
         return NO_TIES
@@ -97,7 +98,8 @@ def _replicas(known: Known) -> str:
     return f"{known.mesh.dp_replicate} replicas, {where(known, 'dp_replicate')}: they sum gradients once a step"
 
 
-def _tensor(known: Known) -> str:
+def tensor_group(known: Known) -> str:
+    """The ranks that split each layer together."""
     if known.mesh.tp == 1:
         return NO_TIES
     return (
@@ -106,7 +108,8 @@ def _tensor(known: Known) -> str:
     )
 
 
-def _context(known: Known) -> str:
+def context_group(known: Known) -> str:
+    """The ranks that hold a sequence together."""
     if known.mesh.cp == 1:
         return NO_TIES
     method = known.config.parallelism.context_parallel_method
@@ -116,7 +119,8 @@ def _context(known: Known) -> str:
     )
 
 
-def _pipeline(known: Known) -> str:
+def pipeline_group(known: Known) -> str:
+    """The ranks that hand activations on."""
     if known.mesh.pp == 1:
         return NO_TIES
     return (
@@ -179,8 +183,8 @@ def _row(key: str, **parts: Any) -> Row:
 
 DEGREE_ROWS: dict[str, Row] = {
     REPLICATE: _row(REPLICATE, ties=_replicas, figures=_data_ranks),
-    SHARD: _row(SHARD, derived=_rest, ties=_shards, figures=_shares),
-    TP: _row(TP, ties=_tensor, figures=_heads),
-    PP: _row(PP, ties=_pipeline, figures=_stages),
-    CP: _row(CP, ties=_context, figures=_tokens),
+    SHARD: _row(SHARD, derived=_rest, ties=shard_group, figures=_shares),
+    TP: _row(TP, ties=tensor_group, figures=_heads),
+    PP: _row(PP, ties=pipeline_group, figures=_stages),
+    CP: _row(CP, ties=context_group, figures=_tokens),
 }

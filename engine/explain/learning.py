@@ -31,7 +31,11 @@ def rates(config: Config) -> tuple[tuple[int, float], ...]:
 
 def _rates(known: Known) -> Iterable[Figure]:
     for step, rate in rates(known.config):
-        yield Figure(f"rate of step {step:,}", rate, f"{rate / (known.config.optimizer.lr or 1.0):.4g} of the peak")
+        yield Figure(
+            f"rate of step {step:,}",
+            float(f"{rate:.6g}"),
+            f"{rate / (known.config.optimizer.lr or 1.0):.4g} of the peak",
+        )
 
 
 # ── learning rate ──
@@ -81,7 +85,7 @@ def _states_cost(known: Known) -> Cost:
 
 def _states(known: Known) -> Iterable[Figure]:
     memory, count = known.plan.memory, OPTIMIZER_STATES[known.config.optimizer.name]
-    formula = f"{count} x weights of {gib(memory.params_bytes):.2f} GiB; there from the first update on"
+    formula = f"{count} x weights of {gib(memory.params_bytes):g} GiB; there from the first update on"
     yield Figure("optimizer states of a rank, GiB", gib(memory.optimizer_bytes), formula)
 
 
@@ -89,7 +93,7 @@ def _static(known: Known) -> Iterable[Figure]:
     memory = known.plan.memory
     weights, grads, states = memory.params_bytes, memory.grads_bytes, memory.optimizer_bytes
     formula = (
-        f"weights {gib(weights):.2f} + gradients {gib(grads):.2f} + optimizer states {gib(states):.2f}; the states "
+        f"weights {gib(weights):g} + gradients {gib(grads):g} + optimizer states {gib(states):g}; the states "
         "come with the first update"
     )
     yield Figure("held all the time by the fullest rank, GiB", gib(memory.static_bytes), formula)

@@ -26,10 +26,6 @@ MFU_CONVENTION = (
 )
 
 
-def _fullest(known: Known) -> Stage:
-    return next(stage for stage in known.plan.stages if stage.memory == known.plan.memory)
-
-
 def _derived(name: str, known: Known) -> Derived | None:
     model = known.config.model
     if getattr(model.shape, name) is not None:
@@ -45,29 +41,27 @@ def _derived(name: str, known: Known) -> Derived | None:
 # ── what a group of weights takes ──
 
 
-def _share_bytes(known: Known, belongs: _Belongs) -> tuple[int, float]:
-    """Weights, gradients and states on the fullest rank of the weights that belong, and their share of all."""
+def _share_bytes(known: Known, stage: Stage, belongs: _Belongs) -> tuple[int, float]:
+    """Weights, gradients and states of the weights that belong, on a rank of a stage, and their share of all there."""
     training, mesh = known.config.training, known.mesh
-    weights = held_parameters(known.plan.model, _fullest(known).parts, stage_count=known.plan.stage_count)
+    weights = held_parameters(known.plan.model, stage.parts, stage_count=known.plan.stage_count)
     kept = {name: local_numel(weight, tp=mesh.tp, fsdp=mesh.fsdp) for name, weight in weights.items()}
     numel = sum(count for name, count in kept.items() if belongs(name))
     copies = 2 + OPTIMIZER_STATES[known.config.optimizer.name]
-    return numel * BYTES[training.dtype] * copies, numel / max(1, sum(kept.values()))
+    return numel * BYTES[training.dtype] * copies, numel / sum(kept.values())
 
 
 def _weighs(belongs: _Belongs, what: str, known: Known) -> Cost:
-    held, share = _share_bytes(known, belongs)
-    return Cost(held, None, f"{what}: {100 * share:.0f} % of the fullest rank's weights, with gradients and states")
+    """What the weights that belong take on the pipeline rank that has most of them."""
+    stages = known.plan.stages
+    shares = [_share_bytes(known, stage, belongs) for stage in stages]
+    held, share = max(shares)
+    rank = f"pipeline rank {stages[shares.index((held, share))].pp_rank}" if len(stages) > 1 else "a rank"
+    return Cost(held, None, f"{what}: {100 * share:.0f} % of the weights of {rank}, with their gradients and states")
 
 
 def _in(*parts: str) -> _Belongs:
     return lambda name: any(part in name for part in parts)
-
-
-def _ends_cost(known: Known) -> Cost:
-    cost = _weighs(_in("tok_embeddings", "output"), "embedding and output head", known)
-    logits = known.plan.memory.logits_bytes
-    return Cost(cost.bytes, None, cost.text + (f"; logits take {size(logits)} beside them" if logits else ""))
 
 
 # ── the model as a whole ──
@@ -96,7 +90,7 @@ def _model_figures(known: Known) -> Iterable[Figure]:
     yield Figure("parameters", count, "all that are trained; tied embeddings once")
     linear = linear_parameter_count(shape)
     yield Figure("linear parameters", linear, "those that multiply every token: no embedding table, no norms")
-    formula = f"{count:,} x 2 bytes = {2 * count / 1e9:,.2f} GB = {gib(2 * count):,.2f} GiB"
+    formula = f"{count:,} x 2 bytes = {2 * count / 1e9:,.4g} GB = {gib(2 * count):,g} GiB"
     yield Figure("weights in bfloat16, GiB", gib(2 * count), formula)
     yield flops_figure(known)
     peak = known.cluster.gpu.bf16_flops_per_s
@@ -121,6 +115,7 @@ _SHARES: dict[str, tuple[_Belongs, str]] = {
     "n_kv_heads": (_in("wk", "wv"), "key and value projections"),
     "head_dim": (_in("attention.w"), "attention's projections"),
     "ffn_dim": (_in("feed_forward"), "the feed-forward layers"),
+    "vocab_size": (_in("tok_embeddings", "output"), "embedding and output head"),
 }
 
 MODEL_ROWS: dict[str, Row] = {
@@ -130,7 +125,6 @@ MODEL_ROWS: dict[str, Row] = {
         f"model.shape.{name}": Row(derived=partial(_derived, name), cost=partial(_weighs, belongs, what))
         for name, (belongs, what) in _SHARES.items()
     },
-    "model.shape.vocab_size": Row(derived=partial(_derived, "vocab_size"), cost=_ends_cost),
     "model.shape.rope_theta": Row(derived=partial(_derived, "rope_theta")),
     "model.shape.tie_embeddings": Row(derived=partial(_derived, "tie_embeddings"), cost=_tied),
 }

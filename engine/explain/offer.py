@@ -13,11 +13,15 @@ from engine.explain.known import Edit, Known, used_bytes
 from engine.explain.words import setting, size
 from engine.planner.plan import Plan
 from engine.rules.fit import told
-from engine.rules.ways import fits, is_ample
+from engine.rules.ways import DTYPE, fits, is_ample
 
 # Below that a change is in the model's noise.
 _FASTER_PCT = 2.0
-_SMALLER = 0.05
+# Of what a rank uses, and of what it has: less room is worth no change.
+_SMALLER, _ROOM = 0.05, 0.01
+# Keys whose values, `bfloat16` or true, round more than the others do.
+_ROUNDING = (DTYPE, "training.mixed_precision_param", "training.mixed_precision_reduce")
+_LOW_PRECISION = ("quantize.dense.float8.enable", "quantize.dense.mx.enable")
 
 
 class _Change(NamedTuple):
@@ -43,7 +47,8 @@ def offered(known: Known, key: str, edits: Iterable[Edit]) -> str:
     if faster:
         best = max(faster, key=lambda change: change.faster_pct or 0.0)
         return f"for speed: {setting(key, best.edit)}: {_words(best)}"
-    smaller = [change for change in changes if -change.bytes_more >= _SMALLER * used_bytes(known.plan)]
+    least = max(_SMALLER * used_bytes(known.plan), _ROOM * known.plan.memory.capacity_bytes)
+    smaller = [change for change in changes if -change.bytes_more >= least]
     if smaller:
         best = min(smaller, key=lambda change: (change.bytes_more, -(change.faster_pct or 0.0)))
         return f"for memory: {setting(key, best.edit)}: {_words(best)}"
@@ -71,4 +76,6 @@ def _words(change: _Change) -> str:
         parts.append(f"{abs(change.faster_pct):.0f} % {'faster' if change.faster_pct > 0 else 'slower'}")
     if change.bytes_more:
         parts.append(f"{size(abs(change.bytes_more))} a rank {'more' if change.bytes_more > 0 else 'less'}")
+    if any(change.edit.get(key) == "bfloat16" for key in _ROUNDING) or any(map(change.edit.get, _LOW_PRECISION)):
+        parts.append("less precise")
     return ", ".join(parts) or "no difference"

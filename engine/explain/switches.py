@@ -6,13 +6,16 @@ Knows each one's neighbour to compare it with. Does not know bytes or seconds of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from engine.explain.answer import Cost, Derived
+from engine.explain.degrees import context_group, shard_group, tensor_group
 from engine.explain.known import Edit, Known
 from engine.explain.row import NO_TIES, Row, against, choice, free, switch
 from engine.explain.words import many
 from engine.features.parallelism import PARALLELISM
+from engine.keys import value_of
 from engine.rules.ways import ASYNC_TP, RECOMPUTE, RESHARD
 
 COMPILE, COMPONENTS = "compile.enable", "compile.components"
@@ -101,7 +104,10 @@ def _recipe_cost(known: Known) -> Cost:
 
 
 def _filter_cost(key: str, known: Known) -> Cost:
-    return against(known, {key: ()}, "against none left out")
+    left_out = value_of(known.config, key)
+    return against(
+        known, {key: () if left_out else ("output",)}, f"against {'none' if left_out else 'the head'} left out"
+    )
 
 
 def _emulation(known: Known) -> Cost:
@@ -188,7 +194,7 @@ SWITCH_ROWS: dict[str, Row] = {
     COMPILE: switch(COMPILE, off=_uncompiled),
     COMPONENTS: Row(cost=_components_cost, edits=_components_edits),
     FLOAT8: switch(FLOAT8, on=_gathered, off=_without_async_tp),
-    FLOAT8_GATHER: switch(FLOAT8_GATHER),
+    FLOAT8_GATHER: replace(switch(FLOAT8_GATHER), ties=shard_group),
     FLOAT8_RECIPE: Row(cost=_recipe_cost),
     "quantize.dense.float8.filter_fqns": Row(cost=partial(_filter_cost, "quantize.dense.float8.filter_fqns")),
     "quantize.dense.float8.emulate": Row(cost=_emulation),
@@ -198,9 +204,11 @@ SWITCH_ROWS: dict[str, Row] = {
     "quantize.dense.mx.emulate": Row(cost=_emulation),
     "training.mixed_precision_param": _precision("training.mixed_precision_param"),
     "training.mixed_precision_reduce": _precision("training.mixed_precision_reduce", _summed),
-    RESHARD: Row(derived=_reshard, cost=_reshard_cost, edits=lambda known: [{RESHARD: _reshard_other(known)}]),
-    ASYNC_TP: switch(ASYNC_TP),
-    _LOSS_PARALLEL: switch(_LOSS_PARALLEL),
-    _METHOD: choice(_METHOD, "allgather", "ring", "ulysses"),
-    _BALANCE: Row(derived=_balance, cost=_balance_cost),
+    RESHARD: Row(
+        derived=_reshard, ties=shard_group, cost=_reshard_cost, edits=lambda known: [{RESHARD: _reshard_other(known)}]
+    ),
+    ASYNC_TP: replace(switch(ASYNC_TP), ties=tensor_group),
+    _LOSS_PARALLEL: replace(switch(_LOSS_PARALLEL), ties=tensor_group),
+    _METHOD: replace(choice(_METHOD, "allgather", "ring", "ulysses"), ties=context_group),
+    _BALANCE: Row(derived=_balance, ties=context_group, cost=_balance_cost),
 }

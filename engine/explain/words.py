@@ -23,8 +23,9 @@ def size(size_bytes: float) -> str:
 
 
 def gib(size_bytes: float) -> float:
-    """GiB with two decimals."""
-    return round(size_bytes / GIB, 2)
+    """GiB with two decimals, or three digits below one."""
+    value = size_bytes / GIB
+    return round(value, 2) if value >= 1 else float(f"{value:.3g}")
 
 
 def duration(milliseconds: float) -> str:
