@@ -5,7 +5,8 @@ Does not know how a command line is taken apart (dispatch) nor what the commands
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
@@ -253,6 +254,12 @@ def completion(
     from titancli.completion import completion
 
     return completion(shell)
+
+
+@cache
+def parsed() -> Any:
+    """The commands as the parser knows them, with their arguments, flags and help."""
+    return typer.main.get_command(app)
 
 
 def _version() -> str:

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from titancli.examples import EXAMPLES
 
 # Wider lines are hard to read, on whatever terminal.
-SETTINGS = {"max_content_width": 100}
+SETTINGS = {"max_content_width": 100, "help_option_names": ["-h", "--help"]}
 KEYS = "Any key of the config can be given as a flag: --section.key VALUE, --section.key=VALUE, --no-section.key."
 _Row = tuple[str, str]
 

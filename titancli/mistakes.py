@@ -1,0 +1,112 @@
+"""How a mistake in a command line is told: what is wrong with it, and what to write instead.
+
+Knows the commands and their flags as the parser does, and what people call them elsewhere. Does not run anything.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Sequence
+
+from engine.errors import Finding
+from titancli import report
+from titancli.app import parsed
+
+TAKES_CONFIG = ("init", "plan", "validate", "explain-config", "launch")
+"""The commands that take the keys of a config as flags."""
+_CALLED_ELSEWHERE = {
+    "check": "validate",
+    "config": "explain-config",
+    "convert": "import",
+    "create": "init",
+    "dash": "monitor",
+    "lint": "validate",
+    "list": "presets",
+    "new": "init",
+    "run": "launch",
+    "search": "plan",
+    "start": "launch",
+    "status": "monitor",
+    "top": "monitor",
+    "train": "launch",
+    "watch": "monitor",
+    "wizard": "init",
+}
+"""Commands by the names that other tools give to such work."""
+_MODEL = "--model"
+
+
+def commands() -> list[str]:
+    """The names of the commands, in the order of the help."""
+    return list(parsed().commands)
+
+
+def flags_of(command: str | None) -> list[str]:
+    """The flags of a command, or of titan itself, as the parser knows them."""
+    parameters = (parsed().commands[command] if command else parsed()).params
+    flags = [flag for parameter in parameters for flag in parameter.opts if flag.startswith("--")]
+    return [*flags, "--help"]
+
+
+def unknown_command(word: str, rest: Sequence[str]) -> Finding:
+    """A first word that is no command; `rest` are the words of the line."""
+    message = f"there is no command {word if word.strip() else f'{chr(34)}{word}{chr(34)}'}"
+    known, plain = commands(), word.lower()
+    if plain == "help":
+        meant = next((f"titan {each} --help" for each in rest if each in known), "titan --help")
+        return report.error("U101", message, f"write {meant}")
+    if word.endswith(".toml") or os.path.isfile(word):
+        return report.error("U101", message, f"write titan validate {word}, or titan launch {word}")
+    begun = [name for name in known if plain and name.startswith(plain)]
+    if len(begun) == 1:
+        return report.error("U101", message, f"write {begun[0]}")
+    if plain in _CALLED_ELSEWHERE:
+        return report.error("U101", message, f"write {_CALLED_ELSEWHERE[plain]}")
+    return report.error("U101", message, _nearest(plain, known))
+
+
+def misused(mistake: Exception, command: str | None) -> Finding:
+    """A usage error of the command-line parser as a finding."""
+    taker = f"titan {command}" if command else "titan"
+    describe = getattr(mistake, "format_message", mistake.__str__)
+    message = str(describe()).rstrip(".")
+    if message.startswith("No such option"):
+        wrong = str(getattr(mistake, "option_name", ""))
+        return _unknown_flag(taker, wrong, command)
+    extra = re.match(r"Got unexpected extra argument(?:\(s\)|s)? \((.*)\)$", message, re.DOTALL)
+    if extra is not None:
+        return _extra_words(taker, extra[1])
+    return report.error("U105", message[:1].lower() + message[1:], f"see {taker} --help")
+
+
+def _extra_words(taker: str, words: str) -> Finding:
+    from engine.sources import preset_names
+
+    fix = f"see {taker} --help"
+    if words in preset_names():
+        fix = f"write --preset {words}, or {fix}"
+    several = "words" if " " in words else "word"
+    return report.error("U105", f"{taker} has no place for the {several} {words}", fix)
+
+
+def _unknown_flag(taker: str, wrong: str, command: str | None) -> Finding:
+    """A flag that a command does not have: the key of a config that is meant, or the nearest flag."""
+    message = f"{taker} has no flag {wrong}"
+    if command in TAKES_CONFIG:
+        from engine.keys import field_types
+
+        name = wrong.lstrip("-").replace("-", "_").lower()
+        keys = [f"--{key}" for key in field_types() if key.rpartition(".")[2] == name]
+        keys = ["--model.flavor"] if wrong == _MODEL else keys
+        if keys and len(keys) <= 3:
+            return report.error("U102", message, f"write {' or '.join(keys)}")
+    return report.error("U102", message, _nearest(wrong.lower(), flags_of(command)))
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    # Dashes alone make no flag like another.
+    bare = {name.lstrip("-"): name for name in known}
+    near = difflib.get_close_matches(word.lstrip("-"), bare, n=1, cutoff=0.6)
+    return f"write {bare[near[0]]}" if near else f"use one of {', '.join(known)}"
