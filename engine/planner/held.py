@@ -6,7 +6,8 @@ weights a pipeline rank has. Does not choose batch or recomputation (batch).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, TypeAlias
 
 from engine.config import Config
@@ -17,7 +18,7 @@ from engine.planner.load import Load
 from engine.planner.memory import BYTES, Memory, static_memory
 from engine.planner.mesh import Mesh
 from engine.planner.overlap import has_async_tp
-from engine.planner.peak import with_peak
+from engine.planner.peak import needed_bytes, with_peak
 from engine.planner.peers.megatron import megatron_memory
 from engine.planner.peers.torchtitan import torchtitan_memory
 from engine.planner.recompute import Recompute
@@ -68,29 +69,35 @@ def ranks_of(
     count = mesh.pp * stages_a_rank
     pieces = layers_of_stages(shape, config.parallelism, count, stack=stack)
     ranks: list[Rank] = []
+    # Ranks with as many layers and the same ends have the same weights under other names.
+    alike: dict[tuple[int, bool, bool], Rank] = {}
     for pp_rank in range(mesh.pp):
         indices = stage_indices(
             config.parallelism.pipeline_parallel_schedule, pp_rank=pp_rank, pp=mesh.pp, stages_a_rank=stages_a_rank
         )
         parts = tuple((index, pieces[index]) for index in indices)
+        blocks = sum(len(layers) for _, layers in parts)
+        key = blocks, 0 in indices, count - 1 in indices
+        if key in alike:
+            ranks.append(replace(alike[key], pp_rank=pp_rank, parts=parts))
+            continue
         weights = held_parameters(shape, parts, stage_count=count)
-        ranks.append(
-            Rank(
-                pp_rank=pp_rank,
-                parts=parts,
-                parameters=sum(weight.numel for weight in weights.values()),
-                groups=groups_of(weights, layers=sum(len(layers) for _, layers in parts), tp=mesh.tp),
-                has_loss=count - 1 in indices,
-                static=static_memory(
-                    weights.values(),
-                    tp=mesh.tp,
-                    fsdp=mesh.fsdp,
-                    dtype=config.training.dtype,
-                    optimizer=config.optimizer.name,
-                    capacity_bytes=capacity_bytes,
-                ),
-            )
+        alike[key] = Rank(
+            pp_rank=pp_rank,
+            parts=parts,
+            parameters=sum(weight.numel for weight in weights.values()),
+            groups=groups_of(weights, layers=blocks, tp=mesh.tp),
+            has_loss=count - 1 in indices,
+            static=static_memory(
+                weights.values(),
+                tp=mesh.tp,
+                fsdp=mesh.fsdp,
+                dtype=config.training.dtype,
+                optimizer=config.optimizer.name,
+                capacity_bytes=capacity_bytes,
+            ),
         )
+        ranks.append(alike[key])
     return tuple(ranks)
 
 
@@ -114,6 +121,18 @@ class Held:
         """Bytes of each pipeline rank."""
         work = self.work(batch)
         return tuple(self._memory(rank, work, batch, recompute) for rank in self.ranks)
+
+    def needed_bytes(self, batch: Batch, recompute: Recompute, *, enough: float = inf) -> int:
+        """What the fullest rank takes; of the first rank that takes more than `enough`, where one does."""
+        most = max(rank.static.static_bytes for rank in self.ranks)
+        if most > enough:
+            return most
+        work, sharding = self.work(batch), self.sharding(batch)
+        for rank in self.ranks:
+            most = max(most, needed_bytes(self._load(rank, work, sharding, batch, recompute)))
+            if most > enough:
+                break
+        return most
 
     def has_room(self, batch: Batch, recompute: Recompute) -> bool:
         """Whether every rank keeps the planner's margin free."""
@@ -152,24 +171,26 @@ class Held:
     def _memory(self, rank: Rank, work: Work, batch: Batch, recompute: Recompute) -> Memory:
         if self.stack.memory != "titan":
             return self._peer_memory(rank, work, batch, recompute)
+        return with_peak(self._load(rank, work, self.sharding(batch), batch, recompute))
+
+    def _load(self, rank: Rank, work: Work, sharding: Sharding, batch: Batch, recompute: Recompute) -> Load:
+        """What the memory of a rank depends on, in titan."""
         cos_and_sin = FLOAT32 * self.shape.head_dim
-        return with_peak(
-            Load(
-                static=rank.static,
-                work=work,
-                recompute=recompute,
-                groups=rank.groups,
-                sharding=self.sharding(batch),
-                stages=tuple(layers for _, layers in rank.parts),
-                states=fullest(**self._order(rank, batch)) if self.mesh.pp > 1 else ALONE,
-                has_loss=rank.has_loss,
-                pipelined=self.mesh.pp > 1,
-                update_bytes=rank.static.params_bytes if self.config.optimizer.implementation == "foreach" else 0,
-                tables_bytes=self.config.training.seq_len * cos_and_sin,
-                # Context ranks take the rows of their tokens.
-                places_bytes=work.tokens // batch.microbatch * cos_and_sin if self.mesh.cp > 1 else 0,
-                has_streams=self.on_gpu,
-            )
+        return Load(
+            static=rank.static,
+            work=work,
+            recompute=recompute,
+            groups=rank.groups,
+            sharding=sharding,
+            stages=tuple(layers for _, layers in rank.parts),
+            states=fullest(**self._order(rank, batch)) if self.mesh.pp > 1 else ALONE,
+            has_loss=rank.has_loss,
+            pipelined=self.mesh.pp > 1,
+            update_bytes=rank.static.params_bytes if self.config.optimizer.implementation == "foreach" else 0,
+            tables_bytes=self.config.training.seq_len * cos_and_sin,
+            # Context ranks take the rows of their tokens.
+            places_bytes=work.tokens // batch.microbatch * cos_and_sin if self.mesh.cp > 1 else 0,
+            has_streams=self.on_gpu,
         )
 
     def _order(self, rank: Rank, batch: Batch) -> dict[str, Any]:

@@ -57,11 +57,14 @@ def fullest(
         return tuple(_all_at_once(stages_a_rank, microbatches))
     count = _enough(schedule, microbatches, pp=pp)
     order = rank_order(schedule, pp_rank=pp_rank, pp=pp, stages_a_rank=stages_a_rank, microbatches=count)
-    found: list[Fullness] = []
-    for state in dict.fromkeys(_along(order, stages_a_rank, count)):
-        if not any(other.covers(state) for other in found):
-            found = [*(other for other in found if not state.covers(other)), state]
-    return tuple(found)
+    states = dict.fromkeys(_along(order, stages_a_rank, count))
+    found: dict[tuple[str, int], list[Fullness]] = {}
+    for state in states:
+        alike = found.setdefault((state.kind, state.stage), [])
+        if not any(other.covers(state) for other in alike):
+            alike[:] = [*(other for other in alike if not state.covers(other)), state]
+    kept = {state for alike in found.values() for state in alike}
+    return tuple(state for state in states if state in kept)
 
 
 def in_flight(schedule: ScheduleName, *, pp_rank: int, pp: int, stages_a_rank: int, microbatches: int) -> list[int]:
@@ -106,20 +109,17 @@ def _all_at_once(stages: int, microbatches: int) -> Iterator[Fullness]:
 def _along(order: Iterable[Action], stages: int, microbatches: int) -> Iterator[Fullness]:
     """What is held during each action, before it frees anything."""
     held, put_off, done = [0] * stages, [0] * stages, [0] * stages
-
-    def now(kind: Kind | Literal["sum"], stage: int) -> Fullness:
-        graded = tuple(0 < count < microbatches for count in done)
-        return Fullness(
-            kind, stage, tuple(held), tuple(put_off), graded, tuple(count == microbatches for count in done)
-        )
-
+    graded = summed = (False,) * stages
     for kind, stage in order:
         held[stage] += kind == "F"
         put_off[stage] += kind == "I"
-        yield now(kind, stage)
+        yield Fullness(kind, stage, tuple(held), tuple(put_off), graded, summed)
         if kind in ("B", "W"):
             held[stage] -= 1
             put_off[stage] -= kind == "W"
             done[stage] += 1
+            if done[stage] in (1, microbatches):
+                graded = tuple(0 < count < microbatches for count in done)
+                summed = tuple(count == microbatches for count in done)
             if done[stage] == microbatches:
-                yield now("sum", stage)
+                yield Fullness("sum", stage, tuple(held), tuple(put_off), graded, summed)

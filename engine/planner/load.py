@@ -6,6 +6,7 @@ Knows the names of both. Does not know which points there are (moments) or what 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.planner.activations import Work
 from engine.planner.in_flight import Fullness
@@ -39,8 +40,7 @@ class Load:
     has_streams: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Moment(NamedTuple):
     """What stands beside parameters and optimizer states at one point of a step.
 
     `gathering_bytes` and `grads_bytes` (summed and sharded) lie in pools of their own.

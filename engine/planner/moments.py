@@ -8,7 +8,6 @@ flight when (in_flight) or what the allocator makes of it (peak).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 
 from engine.planner.activations import Work, end_bytes, kept_bytes, logits
@@ -19,14 +18,15 @@ from engine.planner.recompute import Recompute
 
 
 @cache
-def _block(work: Work, recompute: Recompute, layer: int) -> tuple[int, BlockPeaks]:
-    """What a layer keeps of a microbatch, and what passes."""
-    mode: LayerMode = "none"
-    if recompute.repeats(layer):
-        mode = "full"
-    elif recompute.mode == "selective" and recompute.every is None:
-        mode = "selective"
-    return kept_bytes(work, recompute, (layer,)), block_peaks(work, mode)
+def _layers_of(work: Work, recompute: Recompute) -> tuple[tuple[int, BlockPeaks], tuple[int, BlockPeaks]]:
+    """What a layer keeps of a microbatch and what passes: of a usual one, and of one computed again in full."""
+    mode: LayerMode = "selective" if recompute.mode == "selective" and recompute.every is None else "none"
+    usual = recompute if recompute.every is None else Recompute()
+    repeated = Recompute(mode="full")
+    return (
+        (kept_bytes(work, usual, (0,)), block_peaks(work, mode)),
+        (kept_bytes(work, repeated, (0,)), block_peaks(work, "full")),
+    )
 
 
 class Moments:
@@ -39,7 +39,7 @@ class Moments:
         self.last = len(load.stages) - 1
         # A tied weight is in the root's group, which is gathered from the first block's forward to its backward.
         self.root = self.groups.head if load.has_loss and 0 in load.stages[0] and not self.groups.embedding else 0
-        self._kept_bytes: dict[tuple[int, ...], int] = {}
+        self._layers = _layers_of(load.work, load.recompute)
         self._graded: dict[tuple[int, tuple[bool, ...], tuple[bool, ...]], tuple[int, int]] = {}
         self.sizes = [self._size(stage) for stage in range(len(load.stages))]
         # A pipeline keeps the output of a stage until its gradient is back.
@@ -49,8 +49,7 @@ class Moments:
         if self.head is not None:
             self.whole[-1] += end_bytes(self.work) + self.head.kept_bytes
         self.put_off = [
-            len(layers) * _block(self.work, load.recompute, layers[0])[1].put_off_bytes if layers else 0
-            for layers in load.stages
+            len(layers) * self._block(layers[0])[1].put_off_bytes if layers else 0 for layers in load.stages
         ]
         self.tables = load.tables_bytes * len(load.stages)
 
@@ -91,10 +90,17 @@ class Moments:
         """What microbatches in flight keep."""
         return sum(map(int.__mul__, state.held, self.whole)) + sum(map(int.__mul__, state.put_off, self.put_off))
 
+    def _block(self, layer: int) -> tuple[int, BlockPeaks]:
+        """What a layer keeps of a microbatch, and what passes."""
+        return self._layers[self.load.recompute.repeats(layer)]
+
     def _kept(self, layers: tuple[int, ...]) -> int:
-        if layers not in self._kept_bytes:
-            self._kept_bytes[layers] = kept_bytes(self.work, self.load.recompute, layers)
-        return self._kept_bytes[layers]
+        """What layers keep of a microbatch together."""
+        recompute, (usual, repeated) = self.load.recompute, self._layers
+        if recompute.every is None:
+            return len(layers) * (repeated if recompute.mode == "full" else usual)[0]
+        again = sum(map(recompute.repeats, layers))
+        return again * repeated[0] + (len(layers) - again) * usual[0]
 
     # ---- the moments -------------------------------------------------------------------------
 
@@ -102,7 +108,7 @@ class Moments:
         sharding = self.sharding
         layers, block = self.load.stages[state.stage], self.groups.block
         rest = base - self.whole[state.stage] + self.kept[state.stage]
-        kept, peaks = _block(self.work, self.load.recompute, layers[-1])
+        kept, peaks = self._block(layers[-1])
         yield self._moment(
             "forward",
             state,
@@ -148,18 +154,17 @@ class Moments:
 
     def _loss(self, state: Fullness, base: int, logits_bytes: int, *, gathering: int) -> Moment:
         assert self.head is not None, "the loss is where the head is"
-        return replace(
-            self._moment(
-                "loss",
-                state,
-                activations=base - self.head.kept_bytes,
-                logits=logits_bytes,
-                ends=self.groups.head,
-                gathering=gathering,
-            ),
-            # Holes of the whole loss, where it is fullest.
-            lost_bytes=self.head.laid_out_bytes - logits_bytes if logits_bytes == self.head.peak_bytes else 0,
+        moment = self._moment(
+            "loss",
+            state,
+            activations=base - self.head.kept_bytes,
+            logits=logits_bytes,
+            ends=self.groups.head,
+            gathering=gathering,
         )
+        # Holes of the whole loss, where it is fullest.
+        lost_bytes = self.head.laid_out_bytes - logits_bytes if logits_bytes == self.head.peak_bytes else 0
+        return moment._replace(lost_bytes=lost_bytes)
 
     def _blocks(self, state: Fullness, base: int) -> Iterator[Moment]:
         """Backward of the last block, of the one before it, and of the first."""
@@ -169,7 +174,7 @@ class Moments:
         head = self.groups.head if state.stage == self.last and not self.root else 0
         for done in sorted({0, min(1, len(layers) - 1), len(layers) - 1}):
             before = layers[: len(layers) - done - 1]
-            _, peaks = _block(self.work, self.load.recompute, layers[len(before)])
+            _, peaks = self._block(layers[len(before)])
             ahead = self._ahead() if before else 0
             progress = head + done * block
             kept = rest + self._kept(before)
@@ -279,7 +284,7 @@ class Moments:
         freed = first * sharding.width_bytes(block=first == self.groups.block)
         if first == self.groups.embedding and not sharding.keeps_gathered:
             freed = 0
-        return replace(moment, communication_bytes=moment.communication_bytes - freed)
+        return moment._replace(communication_bytes=moment.communication_bytes - freed)
 
     # ---- what stands beside activations --------------------------------------------------------
 

@@ -40,16 +40,11 @@ def with_peak(load: Load) -> Memory:
 
     Each field is the most that it comes to; `peak_bytes` is that of one moment, so no more than their sum.
     """
-    static, sharding = load.static, load.sharding
+    static = load.static
     moments = list(Moments(load))
-    always = static.params_bytes + static.optimizer_bytes
     fullest = max(moments, key=lambda moment: moment.bytes)
-    peak = always + fullest.bytes
-    gathering = sharding.gathering_bytes(load.groups)
-    pools = max(moment.laid_out_bytes for moment in moments) + gathering
-    copied = sharding.copied_bytes(max(load.groups.block, load.groups.embedding, load.groups.head))
-    # What copies of the model have summed stands beside its cast.
-    uncast = max(0, max(moment.grads_bytes for moment in moments) - static.grads_bytes)
+    peak = static.params_bytes + static.optimizer_bytes + fullest.bytes
+    uncast = _uncast(moments, static)
     return replace(
         static,
         activations_bytes=max(moment.activations_bytes for moment in moments),
@@ -57,11 +52,32 @@ def with_peak(load: Load) -> Memory:
         communication_bytes=uncast
         + max(moment.communication_bytes + moment.gathering_bytes + moment.update_bytes for moment in moments),
         peak_bytes=peak,
-        reserved_bytes=static.static_bytes + uncast + pools + copied + _WORKSPACES_BYTES if load.has_streams else None,
+        reserved_bytes=_reserved(load, moments) if load.has_streams else None,
         moment=fullest.name,
         fits=peak <= static.capacity_bytes,
         moments=tuple(_listed(moments, static)),
     )
+
+
+@cache
+def needed_bytes(load: Load) -> int:
+    """`with_peak(load).needed_bytes`, without what only a person reads: a search asks for thousands."""
+    static, moments = load.static, list(Moments(load))
+    peak = static.params_bytes + static.optimizer_bytes + max(moment.bytes for moment in moments)
+    return max(static.static_bytes, peak, _reserved(load, moments) if load.has_streams else 0)
+
+
+def _reserved(load: Load, moments: list[Moment]) -> int:
+    """What the allocator keeps in the pools of all streams."""
+    sharding, groups = load.sharding, load.groups
+    pools = max(moment.laid_out_bytes for moment in moments) + sharding.gathering_bytes(groups)
+    copied = sharding.copied_bytes(max(groups.block, groups.embedding, groups.head))
+    return load.static.static_bytes + _uncast(moments, load.static) + pools + copied + _WORKSPACES_BYTES
+
+
+def _uncast(moments: list[Moment], static: Memory) -> int:
+    """What copies of the model have summed, where it stands beside its cast."""
+    return max(0, max(moment.grads_bytes for moment in moments) - static.grads_bytes)
 
 
 def _listed(moments: list[Moment], static: Memory) -> Iterator[MomentBytes]:

@@ -51,7 +51,7 @@ class Way:
     layout: Layout
     options: Options
     held: Held
-    fullest: tuple[Held, ...]
+    fullest: Held
     recompute: Recompute
 
     @property
@@ -74,12 +74,7 @@ class Way:
 
     def needed_bytes(self, batch: Batch, *, enough: float = inf) -> int:
         """What the fullest rank takes; of the first rank that takes more than `enough`, where one does."""
-        most = 0
-        for held in self.fullest:
-            most = max(most, *(memory.needed_bytes for memory in held.memories(batch, self.recompute)))
-            if most > enough:
-                break
-        return most
+        return self.fullest.needed_bytes(batch, self.recompute, enough=enough)
 
     def point(self, batch: Batch, needed_bytes: int, *, cluster: Cluster | None) -> Point:
         """It with a batch, and its time on a cluster, where somebody wants to know it."""
@@ -107,7 +102,7 @@ class Ways:
         config = with_values(self._config, values if microbatch is None else values | {MICROBATCH: microbatch})
         ranks = self._ranks_of(layout, config)
         held = Held(config=config, shape=self._shape, mesh=layout.mesh, ranks=ranks, gpu=self._cluster.gpu.name)
-        fullest = tuple(replace(held, ranks=(rank,)) for rank in _fullest(ranks))
+        fullest = replace(held, ranks=_fullest(ranks))
         recompute = recompute_choices(config.activation_checkpoint)[0]
         return Way(layout=layout, options=options, held=held, fullest=fullest, recompute=recompute)
 
