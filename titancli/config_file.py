@@ -7,6 +7,7 @@ documentation. Does not know which values are good (the search does), nor how a 
 from __future__ import annotations
 
 import os
+import shlex
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ __all__ = [
     "check_target",
     "commented",
     "config_text",
+    "next_steps",
     "say_written",
     "schema_line",
     "write_config",
@@ -135,6 +137,12 @@ def say_written(written: Iterable[Written]) -> None:
         report.say(f"written: {each.path}")
         if each.kept is not None:
             report.say(f"kept: what was there before, in {each.kept}")
+
+
+def next_steps(path: str) -> str:
+    """The line that says what to type once a config is written."""
+    named = shlex.quote(path)
+    return f"next: titan validate {named}, then titan launch {named}"
 
 
 def _add(parent: Any, path: Sequence[str], table: Table) -> None:

@@ -40,7 +40,8 @@ def presets(*, as_json: bool) -> int:
     for text in (
         "predicted: by titan's plan, for its own engine; published: what another engine reached, by its authors' own "
         "account; verified, on the GPUs named, is none of them yet",
-        "try one: titan validate --preset NAME; train with it: titan launch --preset NAME",
+        "start from one: titan init --preset NAME; look at it: titan validate --preset NAME; train with it as it is: "
+        "titan launch --preset NAME",
     ):
         for line in report.wrapped(text, width, indent=0):
             report.say(line, tint="faint")

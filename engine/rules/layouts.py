@@ -7,9 +7,10 @@ counts it), nor the corpus and the learning rate, which are the same in every la
 from __future__ import annotations
 
 from engine.config import Config
+from engine.errors import Finding
 from engine.facts import Facts
 from engine.hardware import Cluster
-from engine.rules import RULES
+from engine.rules import RULES, Rule
 
 # Families: hardware, parallelism, precision, and of training the batch and recomputation.
 _FAMILIES = ("H", "P", "Q", "T")
@@ -21,5 +22,19 @@ _LAWS = tuple(
 def refusal(config: Config, cluster: Cluster) -> str | None:
     """The first law that a layout breaks, as `P101: message`; None where all let it through."""
     facts = Facts(config, cluster)
-    broken = next((rule for rule in _LAWS if facts.has(rule.needs) and rule.broken(facts)), None)
+    broken = _first_broken(facts)
     return None if broken is None else f"{broken.id}: {broken.says(facts)[0]}"
+
+
+def refused(config: Config, cluster: Cluster) -> Finding | None:
+    """The first law that a layout breaks, with its way out; None where all let it through."""
+    facts = Facts(config, cluster)
+    broken = _first_broken(facts)
+    if broken is None:
+        return None
+    message, fix = broken.says(facts)
+    return Finding(rule=broken.id, severity="error", key=broken.key, message=message, fix=fix)
+
+
+def _first_broken(facts: Facts) -> Rule | None:
+    return next((rule for rule in _LAWS if facts.has(rule.needs) and rule.broken(facts)), None)

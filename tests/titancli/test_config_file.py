@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from functools import cache
@@ -16,8 +17,9 @@ from engine.keys import field_types, value_of, with_values
 from engine.planner.search import Found, Question, search
 from engine.rules import check
 from engine.rules.layouts import refusal
+from engine.schema import schema_text
 from engine.sources import load
-from titancli.config_file import SCHEMA_LINE, commented, config_text
+from titancli.config_file import SCHEMA_LINE, commented, config_text, say_written, schema_line, write_config
 from titancli.question import Asked, question_of
 
 BARE = re.compile(r"# (\w+ = .+)")
@@ -104,3 +106,35 @@ def test_every_key_can_be_written_and_text_of_any_kind(tmp_path: Path) -> None:
     back = loaded(commented(values, ["line\x1b[0m"], schema=None), tmp_path)
     assert back.findings == ()
     assert back.config == config
+
+
+def test_a_config_brings_its_schema_along(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, file, schema = f"#:schema {SCHEMA_LINE}\n", str(tmp_path / "run.toml"), tmp_path / "titan.schema.json"
+    written = write_config(file, text, force=False)
+    assert [each.path for each in written] == [file, str(schema)]
+    assert schema.read_text("utf-8") == schema_text()
+    say_written(written)
+    assert capsys.readouterr().out == f"written: {file}\nwritten: {schema}\n"
+    assert [each.path for each in write_config(file, text, force=True)] == [file]
+    assert [each.path for each in write_config(str(tmp_path / "plain.toml"), "", force=False)] == [
+        str(tmp_path / "plain.toml")
+    ]
+
+
+def test_a_schema_of_another_version_is_replaced_and_kept(tmp_path: Path) -> None:
+    schema = tmp_path / "titan.schema.json"
+    schema.write_text("{}")
+    written = write_config(str(tmp_path / "run.toml"), f"#:schema {SCHEMA_LINE}\n", force=False)
+    assert written[1].kept == f"{schema}.old"
+
+
+def test_a_schema_that_cannot_be_written_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "titan.schema.json").mkdir()
+    written = write_config(str(tmp_path / "run.toml"), f"#:schema {SCHEMA_LINE}\n", force=False)
+    assert [each.path for each in written] == [str(tmp_path / "run.toml")]
+    assert capsys.readouterr().err.startswith("warning[U125]: cannot write ")
+
+
+def test_a_pipe_is_given_no_schema_line(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert (schema_line(str(tmp_path / "pipe")), schema_line("run.toml")) == (None, SCHEMA_LINE)

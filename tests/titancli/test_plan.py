@@ -16,6 +16,7 @@ from engine.keys import field_types
 from engine.planner.search import search
 from engine.rules import check
 from engine.rules.layouts import refusal
+from engine.schema import schema_text
 from engine.sources import Flag, load
 from titancli.config_file import config_text
 from titancli.plan import plan, to_json
@@ -32,9 +33,10 @@ def test_it_prints_ranks_bars_front_and_reasons(titan: Callable[..., Any]) -> No
     assert ran.out.rstrip().endswith(f"next: titan {' '.join(SMALL)} --output run.toml")
 
 
-def test_what_it_writes_is_a_config_that_validates(titan: Callable[..., Any]) -> None:
+def test_what_it_writes_is_a_config_that_validates(titan: Callable[..., Any], tmp_path: Path) -> None:
     assert titan(*SMALL, "--output", "run.toml").code == 0
     assert titan("validate", "run.toml").code == 0
+    assert (tmp_path / "titan.schema.json").read_text("utf-8") == schema_text()
     again = titan(*SMALL, "--output", "run.toml")
     assert (again.code, again.err.splitlines()[0]) == (2, "error[U124]: run.toml is there already")
 

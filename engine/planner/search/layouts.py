@@ -110,9 +110,9 @@ def _stages(
     if free.fixes(LAYERS):
         layers = config.parallelism.pipeline_parallel_layers_per_stage
         assert layers is not None, "what is fixed has a value"
-        stages = -(-n_layers // layers)
-        if stages % pp == 0:
-            yield stages // pp, layers
+        stages, rest = divmod(-(-n_layers // layers), pp)
+        if rest == 0 and (stages == 1 if schedule in SINGLE_STAGE else stages == 2 or schedule not in V_SHAPED):
+            yield stages, layers
         return
     if schedule in SINGLE_STAGE:
         yield 1, None

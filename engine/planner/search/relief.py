@@ -1,29 +1,39 @@
-"""What would have to be different for a model to fit: more GPUs of the kind, or a narrower precision.
+"""What would have to be different for a model to fit: more GPUs, a narrower precision, or another value of a fixed key.
 
 Knows only whether anything fits, as quickly as that can be known. Does not rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.hardware import Cluster
-from engine.keys import with_values
+from engine.keys import value_of, with_values
+from engine.legal import choice, divisors
+from engine.planner.search import SEARCHED, opened
+from engine.planner.search.layouts import CP, LAYERS, PP, REPLICATE, SHARD, TP
+from engine.planner.search.options import LOCAL_BATCH, MICROBATCH
 from engine.planner.search.question import Question, Refusal
 from engine.planner.search.survey import Survey
 from engine.shapes import shape_of
 
 _MOST_TIMES = 4096
+# Values of a key on either side of the one that does not go.
+_MOST_TRIED = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WayOut:
-    """A change after which something fits: an instruction, and the dotted keys that follow it."""
+    """A change after which something fits: an instruction, and the dotted keys that follow it.
+
+    `frees` is a key that is to be left to the search.
+    """
 
     text: str
     values: dict[str, Any]
+    frees: str | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -47,6 +57,45 @@ def ways_out(question: Question, *, refusal: Refusal) -> list[WayOut]:
             text = "keep weights and optimizer states in 16 bits (--training.dtype bfloat16)"
             found.append(WayOut(text=text, values=narrow))
     return found
+
+
+def other_values(question: Question, *, refusal: Refusal) -> list[WayOut]:
+    """Keys that the question fixes, each with the nearest values with which alone something fits; empty without any."""
+    found: list[WayOut] = []
+    for key in sorted(question.fixed, key=SEARCHED.index):
+        free = replace(question, fixed=question.fixed - {key})
+        if not _fits(opened(free), refusal):
+            continue
+        near = [
+            next((value for value in tried if _fits(opened(_with(question, key, value)), refusal)), None)
+            for tried in _nearest(key, question)
+        ]
+        values = [value for value in near if value is not None]
+        if values:
+            found.append(WayOut(text=f"set {key} to {choice(values)}", values={key: values[0]}))
+        else:
+            found.append(WayOut(text=f"leave {key} to the search", values={}, frees=key))
+    return found
+
+
+def _with(question: Question, key: str, value: int) -> Question:
+    return replace(question, config=with_values(question.config, {key: value}))
+
+
+def _nearest(key: str, question: Question) -> tuple[list[int], list[int]]:
+    """Numbers below the one that a key has, and above it, the nearest first; none for words and switches."""
+    given, world = value_of(question.config, key), question.cluster.world_size
+    if key in (REPLICATE, SHARD, TP, CP, PP):
+        numbers: Sequence[int] = divisors(world)
+    elif key == LAYERS:
+        numbers = range(1, shape_of(question.config.model).n_layers + 1)
+    elif key in (LOCAL_BATCH, MICROBATCH) and isinstance(given, int):
+        numbers = range(max(1, given - _MOST_TRIED), given + _MOST_TRIED + 1)
+    else:
+        return [], []
+    below = [number for number in numbers if number < given]
+    above = [number for number in numbers if number > given]
+    return below[: -_MOST_TRIED - 1 : -1], above[:_MOST_TRIED]
 
 
 def _larger(cluster: Cluster) -> Iterator[Cluster]:

@@ -56,3 +56,15 @@ def test_degrees_that_are_given_leave_the_others_open(
     question = ask(fixed=fixed)
     found = list(meshes(question, shape_of(question.config.model)))
     assert len(found) == count
+
+
+@pytest.mark.parametrize(("layers", "stages"), [(4, {"1F1B": 1}), (2, {"ZBVZeroBubble": 2, "DualPipeV": 2}), (1, {})])
+def test_layers_that_are_given_leave_only_schedules_that_take_their_stages(
+    ask: Callable[..., Question], layers: int, stages: dict[str, int]
+) -> None:
+    fixed = {"parallelism.pipeline_parallel_degree": 8, "parallelism.pipeline_parallel_layers_per_stage": layers}
+    question = ask(fixed=fixed)
+    found = {each.schedule: each.stages_a_rank for each in layouts(question, shape_of(question.config.model))}
+    single, v_shaped = {"1F1B"}, {"ZBVZeroBubble", "DualPipeV"}
+    assert {name: count for name, count in found.items() if name in single | v_shaped} == stages
+    assert all(count == 8 * 4 // layers // 8 for count in found.values())
