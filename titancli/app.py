@@ -225,9 +225,13 @@ def doctor(
     return doctor(measure=measure, output=output, as_json=json)
 
 
-@app.command(cls=Command, name="import")
+@app.command(cls=Command, name="import", epilog=KEYS)
 def import_(
+    context: typer.Context,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A TOML file of torchtitan 0.2.")],
+    gpu: _Gpu = None,
+    nodes: _Nodes = None,
+    gpus_per_node: _GpusPerNode = None,
     output: _Output = None,
     force: _Force = False,
     json: _Json = False,
@@ -235,7 +239,8 @@ def import_(
     """Turn a torchtitan config into one of titan's, key by key."""
     from titancli.importing import import_file
 
-    return import_file(file, output=output, force=force, as_json=json)
+    hardware = {"cluster.gpu": gpu, "cluster.nodes": nodes, "cluster.gpus_per_node": gpus_per_node}
+    return import_file(file, hardware, context.obj, output=output, force=force, as_json=json)
 
 
 @app.command(cls=Command)

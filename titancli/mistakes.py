@@ -14,7 +14,7 @@ from engine.errors import Finding
 from titancli import report
 from titancli.app import parsed
 
-TAKES_CONFIG = ("init", "plan", "validate", "explain-config", "launch")
+TAKES_CONFIG = ("init", "plan", "validate", "explain-config", "launch", "import")
 """The commands that take the keys of a config as flags."""
 _CALLED_ELSEWHERE = {
     "check": "validate",
