@@ -28,10 +28,7 @@ from titancli.config_file import (
 )
 from titancli.nothing_fits import nothing
 from titancli.question import Asked, question_of
-from titancli.ranking import described, say_lost, say_pareto, say_ranked
-
-# The last three were born here, and other commands show the same.
-__all__ = ["described", "plan", "say_lost", "say_ranked", "to_json"]
+from titancli.ranking import say_lost, say_pareto, say_ranked
 
 
 def plan(

@@ -22,8 +22,8 @@ from engine.rules.layouts import refusal
 from engine.sources import Flag
 from engine.strategies import chosen
 from titancli.guide import LONG_KIND, SIMPLEST_KIND, Cell, Size, Thumb, rule_of
-from titancli.plan import described
 from titancli.question import Asked, question_of
+from titancli.ranking import described
 
 GPU = "h100-80"
 _KINDS = {
