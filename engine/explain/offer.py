@@ -28,6 +28,7 @@ class _Change(NamedTuple):
     edit: Edit
     faster_pct: float | None
     bytes_more: int
+    fits: bool
 
 
 def mended(key: str, findings: Iterable[Finding]) -> str:
@@ -43,7 +44,8 @@ def offered(known: Known, key: str, edits: Iterable[Edit]) -> str:
         if way is not None:
             return f"to make it fit: {told(known.facts, way)}"
     changes = [change for edit in edits if (change := _change(known, edit)) is not None]
-    faster = [change for change in changes if (change.faster_pct or 0.0) >= _FASTER_PCT]
+    runs = fits(known.plan.memory)
+    faster = [change for change in changes if runs and (change.faster_pct or 0.0) >= _FASTER_PCT]
     if faster:
         best = max(faster, key=lambda change: change.faster_pct or 0.0)
         return f"for speed: {setting(key, best.edit)}: {_words(best)}"
@@ -62,7 +64,7 @@ def _change(known: Known, edit: Edit) -> _Change | None:
         return None
     before, after = known.plan.tokens_per_s_per_gpu, other.tokens_per_s_per_gpu
     faster = None if not before or after is None else 100 * (after / before - 1)
-    return _Change(edit, faster, used_bytes(other) - used_bytes(known.plan))
+    return _Change(edit, faster, used_bytes(other) - used_bytes(known.plan), fits(other.memory))
 
 
 def _is_worse(other: Plan, plan: Plan) -> bool:
@@ -78,4 +80,6 @@ def _words(change: _Change) -> str:
         parts.append(f"{size(abs(change.bytes_more))} a rank {'more' if change.bytes_more > 0 else 'less'}")
     if any(change.edit.get(key) == "bfloat16" for key in _ROUNDING) or any(map(change.edit.get, _LOW_PRECISION)):
         parts.append("less precise")
+    if not change.fits:
+        parts.append("not enough alone")
     return ", ".join(parts) or "no difference"
