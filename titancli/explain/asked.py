@@ -1,0 +1,127 @@
+"""What the words of `titan explain-config` ask for: which config, and what of it.
+
+Knows files, keys, sections, rules and the one word `strategies`, and what is near to a word that is none of these. Does
+not read a config.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias, cast
+
+from engine.errors import Finding, TitanError
+from engine.keys import field_types
+from engine.reading.nearest import nearest
+from engine.reading.origins import DEFAULT
+from engine.reading.unknown_keys import sections, unknown_key
+from engine.rules import RULES
+from titancli import report
+
+Kind: TypeAlias = Literal["overview", "key", "section", "rule", "strategies"]
+
+STRATEGIES = "strategies"
+_RULE = re.compile(r"[A-Za-z]\d{2,4}")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The config's path, where one is given, and the key, section or rule that is asked about."""
+
+    config: str | None
+    kind: Kind
+    name: str = ""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that are asked about; all without a KEY."""
+        match self.kind:
+            case "key":
+                return (self.name,)
+            case "section":
+                return tuple(key for key in field_types() if key.startswith(f"{self.name}."))
+            case _:
+                return tuple(field_types())
+
+
+def asked(words: Sequence[str]) -> Asked:
+    """Takes the words apart; TitanError for a word that means nothing, and for one too many."""
+    files = [word for word in words if _is_file(word)]
+    topics = [word for word in words if word not in files]
+    if len(files) == 2 and not topics and _topic(files[1]) is not None:
+        # A file may be called like a section; behind a CONFIG it is not another one.
+        files, topics = files[:1], files[1:]
+    found = [_topic(word) for word in topics]
+    findings = [_unknown(word) for word, topic in zip(topics, found, strict=True) if topic is None]
+    for name, several in (("CONFIG", files), ("KEY", topics)):
+        if len(several) > 1:
+            told = " and ".join(several)
+            findings.append(
+                report.error("U150", f"one {name} is explained at a time, and {told} are given", "give one")
+            )
+    if findings:
+        raise TitanError(*findings)
+    config = files[0] if files else None
+    return Asked(config, *found[0]) if found and found[0] is not None else Asked(config, "overview")
+
+
+def _is_file(word: str) -> bool:
+    return word.endswith(".toml") or os.sep in word or Path(word).is_file()
+
+
+def _topic(word: str) -> tuple[Kind, str] | None:
+    """What a word asks about: a key also by its last name, where that is one key's only."""
+    if word == STRATEGIES:
+        return "strategies", word
+    if word in field_types():
+        return "key", word
+    if word in sections():
+        return "section", word
+    if word.upper() in _rule_ids():
+        return "rule", word.upper()
+    for kind, names in (("key", tuple(field_types())), ("section", tuple(sections()))):
+        alike = [name for name in names if name.rpartition(".")[2] == word]
+        if len(alike) == 1:
+            return cast(Kind, kind), alike[0]
+    return None
+
+
+def _rule_ids() -> tuple[str, ...]:
+    return tuple(rule.id for rule in RULES)
+
+
+def _unknown(word: str) -> Finding:
+    """The finding about a word that is nothing known, with the nearest that is.
+
+    What is near to a key, an older name for instance, is known where a file has it: it is said in the same words.
+    """
+    if _RULE.fullmatch(word):
+        return _unknown_rule(word.upper())
+    near = nearest(word, (*sections(), STRATEGIES), cutoff=0.75) if "." not in word else None
+    if near is not None:
+        return report.error("U151", f"there is no key or section {word}", f"write {near}")
+    found = unknown_key(word, DEFAULT)
+    if found.meant:
+        return report.error("U151", found.finding.message, f"write {' or '.join(found.meant)}")
+    if not found.finding.fix.startswith("remove it; "):
+        return report.error("U151", found.finding.message, found.finding.fix)
+    section = word.rpartition(".")[0]
+    if section in sections():
+        fix = f"give one of {', '.join(sections()[section])}, or {section} for all of them"
+        return report.error("U151", f"there is no key {word}", fix)
+    tops = ", ".join(name for name in sections() if "." not in name)
+    fix = f"give a TOML file, a rule such as {RULES[0].id}, {STRATEGIES}, or a section: {tops}"
+    return report.error("U151", f"there is no file, key, section or rule {word or 'without a name'}", fix)
+
+
+def _unknown_rule(word: str) -> Finding:
+    family = tuple(rule for rule in _rule_ids() if rule[0] == word[0])
+    near = nearest(word, family, cutoff=0.0)
+    if near is not None:
+        return report.error("U152", f"there is no rule {word}", f"write {near}; the family has {', '.join(family)}")
+    *most, last = sorted({rule[0] for rule in _rule_ids()})
+    message = f"{word} is no rule about configs: what a finding says of itself is all that there is to it"
+    return report.error("U152", message, f"give a rule of the families {', '.join(most)} or {last}")
