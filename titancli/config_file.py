@@ -50,10 +50,10 @@ _YOURS = ("training.steps", "optimizer.lr", "lr_scheduler.warmup_steps")
 # Written as comments where nothing is said of these keys, ready to be switched on.
 _EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "training": (
-        'Your own text instead: files with one JSON object, {"text": "..."}, on each line.',
+        'Left out: the first. Your own text, as files with one JSON object, {"text": "..."}, on each line:',
         {"training.dataset": "jsonl", "training.dataset_path": "data/train.jsonl"},
     ),
-    "data": ("Your own tokenizer instead of bytes.", {"data.tokenizer": "tokenizer.json"}),
+    "data": ("The model's own, or yours:", {"data.tokenizer": "tokenizer.json"}),
 }
 
 
@@ -85,13 +85,13 @@ def commented(values: Mapping[str, Any], head: Iterable[str], *, schema: str | N
         if wanted and section not in sections:
             sections[section] = tomlkit.table()
         if key in values:
-            for line in () if key in _EVIDENT else textwrap.wrap(field_docs()[key], _WIDTH - 2):
+            for line in () if key in _EVIDENT else _documented(key):
                 sections[section].add(tomlkit.comment(line))
             sections[section].add(name, tomlkit.value(toml_value(values[key])))
     for section, (what, example) in _EXAMPLES.items():
         if not any(key in values for key in example):
             lines = [f"{key.rpartition('.')[2]} = {toml_value(value)}" for key, value in example.items()]
-            for line in (what, *lines):
+            for line in (*_documented(next(iter(example))), *textwrap.wrap(what, _WIDTH - 2), *lines):
                 sections[section].add(tomlkit.comment(line))
     document = tomlkit.document()
     for section, table in sections.items():
@@ -99,6 +99,10 @@ def commented(values: Mapping[str, Any], head: Iterable[str], *, schema: str | N
     first = [] if schema is None else [f"#:schema {schema}", ""]
     comments = [f"# {report.printable(line)}".rstrip() for line in head]
     return "\n".join([*first, *comments, "", document.as_string().rstrip("\n"), ""])
+
+
+def _documented(key: str) -> list[str]:
+    return textwrap.wrap(field_docs()[key], _WIDTH - 2)
 
 
 def schema_line(path: str) -> str | None:

@@ -37,11 +37,10 @@ def takes_a_stream(path: str) -> bool:
 def check_target(path: str, *, force: bool) -> None:
     """TitanError where `write_file` is going to refuse: U124 for a file that is there, U125 where none can be."""
     if not path.strip() or path == "-":
-        raise _cannot(path or '""', "that is no name of a file", "give a path, such as run.toml")
+        raise _cannot(path or '""', "that is no name of a file", "give the path of a file")
     folder = os.path.dirname(os.path.realpath(path)) or "."
     if os.path.isdir(path) or path.endswith(os.sep):
-        inside = os.path.join(path, "run.toml")
-        raise _cannot(path, "that is a folder", f"give the name of a file in it, such as {inside}")
+        raise _cannot(path, "that is a folder", "give the path of a file in it")
     if takes_a_stream(path):
         return
     if os.path.lexists(path) and not force:
@@ -82,11 +81,15 @@ def _cannot(path: str, reason: str, fix: str) -> TitanError:
 
 @contextlib.contextmanager
 def _beside(target: str, raw: bytes) -> Iterator[str]:
-    """A complete file next to the target, with the access rights of the one that is there; gone afterwards."""
+    """A complete file next to the target, with owner and rights of the one that is there; gone afterwards."""
     ready = os.path.join(os.path.dirname(target), f".titan-{os.getpid()}.tmp")
-    mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else 0o666
     try:
-        with open(os.open(ready, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "wb") as file:
+        with open(os.open(ready, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666), "wb") as file:
+            if os.path.exists(target):
+                old = os.stat(target)
+                os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
+                with contextlib.suppress(OSError):
+                    os.fchown(file.fileno(), old.st_uid, old.st_gid)
             file.write(raw)
             file.flush()
             os.fsync(file.fileno())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft7Validator
 
 from engine.config import Config
 from engine.hardware import GPUS
@@ -17,7 +18,7 @@ from engine.keys import field_types, value_of, with_values
 from engine.planner.search import Found, Question, search
 from engine.rules import check
 from engine.rules.layouts import refusal
-from engine.schema import schema_text
+from engine.schema import json_schema, schema_text
 from engine.sources import load
 from titancli.config_file import SCHEMA_LINE, commented, config_text, say_written, schema_line, write_config
 from titancli.question import Asked, question_of
@@ -41,7 +42,9 @@ def loaded(text: str, folder: Path) -> Any:
 def test_each_candidate_loads_back_to_what_was_planned(more: dict[str, str], tmp_path: Path) -> None:
     question, found = asked(**more)
     for candidate in found.candidates:
-        back = loaded(config_text(question, candidate, schema=SCHEMA_LINE), tmp_path)
+        text = config_text(question, candidate, schema=SCHEMA_LINE)
+        assert list(Draft7Validator(json_schema()).iter_errors(tomllib.loads(text))) == []
+        back = loaded(text, tmp_path)
         assert back.findings == ()
         assert {key: value_of(back.config, key) for key in candidate.values} == {
             key: tuple(value) if isinstance(value, list) else value for key, value in candidate.values.items()

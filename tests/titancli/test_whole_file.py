@@ -54,13 +54,13 @@ def test_what_is_there_stays_without_force(tmp_path: Path) -> None:
 def test_force_keeps_each_text_that_was_there(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text("first")
-    file.chmod(0o640)
+    file.chmod(0o666)
     assert write_file(str(file), "second", force=True).kept == f"{file}.old"
     assert write_file(str(file), "third", force=True).kept == f"{file}.old.2"
     assert write_file(str(file), "third", force=True).kept is None
     texts = {each.name: each.read_text() for each in tmp_path.iterdir()}
     assert texts == {"run.toml": "third", "run.toml.old": "first", "run.toml.old.2": "second"}
-    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert stat.S_IMODE(file.stat().st_mode) == 0o666
 
 
 @pytest.mark.parametrize("force", [False, True])
