@@ -46,15 +46,14 @@ class Explained:
     """One key: its value, where that was written, and what it means for this run.
 
     `derived` is there where the config leaves the key open and the plan resolves it; `figures` are what else follows
-    from it. `state` is what became of a setting that was asked for (`inactive: tp=1`). `ties` says which ranks it makes
-    wait for each other, `change` what to do about its cost. Each text is empty where there is nothing to say.
+    from it. `ties` says which ranks it makes wait for each other, `change` what to do about its cost; empty where there
+    is nothing to say. Whether a setting is in force is in the report.
     """
 
     key: str
     value: Any
     origin: Origin
     doc: str
-    state: str = ""
     derived: Derived | None
     figures: tuple[Figure, ...] = ()
     ties: str
@@ -73,7 +72,6 @@ class Explained:
             "value": self.value,
             "origin": {"kind": self.origin_kind, "file": self.origin.file, "line": self.origin.line},
             "doc": self.doc,
-            "state": self.state,
             "derived": None if self.derived is None else asdict(self.derived),
             "figures": [asdict(figure) for figure in self.figures],
             "ties": self.ties,
