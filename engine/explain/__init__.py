@@ -50,22 +50,16 @@ def explained(
     `cluster` is the hardware that the report was made for, where that is not the config's own.
     """
     known = None if report.plan is None else Known(loaded, report, report.plan, cluster)
-    states = {setting.key: f"{setting.state}: {setting.reason}".rstrip(": ") for setting in report.settings}
-    return tuple(
-        _explained(key, loaded, report, known, states.get(key, ""))
-        for key in field_types()
-        if keys is None or key in keys
-    )
+    return tuple(_explained(key, loaded, report, known) for key in field_types() if keys is None or key in keys)
 
 
-def _explained(key: str, loaded: Loaded, report: Report, known: Known | None, state: str) -> Explained:
+def _explained(key: str, loaded: Loaded, report: Report, known: Known | None) -> Explained:
     row = ROWS.get(key, _NO_ROW)
     return Explained(
         key=key,
         value=value_of(loaded.config, key),
         origin=loaded.origins.get(key, _DEFAULT),
         doc=field_docs()[key],
-        state=state,
         derived=row.derived(known) if known else None,
         figures=tuple(row.figures(known)) if known else (),
         ties=row.ties(known) if known else "",
