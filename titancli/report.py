@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from engine.planner.plan import Plan
 
 _MOST_CHARACTERS = 1000
+_MOST_BYTES = 4 << 20
 # All but the tab and the end of a line.
 _CONTROL = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
 # The space between a number and its unit; in its place a letter that no line is broken at.
@@ -104,8 +105,9 @@ def source_line(finding: Finding) -> str | None:
 
 def _texts(file: str) -> Iterator[str]:
     """What the file name of a finding may mean: a file, or a preset by its place in the package."""
-    with contextlib.suppress(OSError):
-        yield Path(file).read_text("utf-8", errors="replace")
+    # As much as a config may be long: a finding can point into a corpus too, which memory may not hold.
+    with contextlib.suppress(OSError), Path(file).open("rb") as beginning:
+        yield beginning.read(_MOST_BYTES).decode("utf-8", errors="replace")
     from engine.sources import preset_names, preset_text
 
     name = Path(file).stem

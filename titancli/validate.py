@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import EXIT_RUN_FAILED, Finding, TitanError
 from engine.planner.stack import STACKS, TITAN, Stack
-from engine.rules import Report, check
+from engine.rules import RULES, Report, check
 from engine.sources import Loaded, load, preset_names
 from titancli import report
-from titancli.corpus import with_tokenizer
 from titancli.plan_text import say_plan
+from titancli.surroundings import Here, look_around
 
 if TYPE_CHECKING:
     from engine.sources import Flag
@@ -52,14 +52,18 @@ def validate(
     """
     asked = _stack(stack, dry_run=dry_run)
     loaded = load_config("validate", path, preset, flags, flags_are_enough=True)
-    checked = with_tokenizer(check(loaded, stack=asked), loaded)
+    checked, here = check(loaded, stack=asked), None
+    if asked is TITAN:
+        # What another engine would read and write is not titan's to say.
+        checked, here = look_around(loaded, checked)
     if dry_run and checked.ok:
-        return _validate_by_running(loaded, checked, as_json=as_json)
+        return _validate_by_running(loaded, checked, here, as_json=as_json)
     if as_json:
-        _write({**checked.to_json(), **({"dry_run": None} if dry_run else {})})
+        _write(checked, here, {"dry_run": None} if dry_run else {})
         return checked.exit_code
-    _say(checked)
+    _say(checked, here)
     _say_verdict(loaded, checked)
+    _say_where_reasons_are(checked)
     return checked.exit_code
 
 
@@ -76,19 +80,19 @@ def _stack(name: str, *, dry_run: bool) -> Stack:
     return stack
 
 
-def _validate_by_running(loaded: Loaded, checked: Report, *, as_json: bool) -> int:
+def _validate_by_running(loaded: Loaded, checked: Report, here: Here | None, *, as_json: bool) -> int:
     from titancli.dry_run import judge, run, say
 
     assert checked.plan is not None, "a config without errors has a plan"
     if not as_json:
-        _say(checked)
+        _say(checked, here)
         mesh = checked.plan.mesh
         report.say(f"\ndry run: {mesh.pp} of {mesh.world_size} ranks are built and stepped, without GPUs", tint="faint")
     rows = run(loaded.config)
     found = [rows] if isinstance(rows, Finding) else judge(loaded, checked.plan, rows)
     told = replace(checked, findings=(*checked.findings, *found))
     if as_json:
-        _write({**told.to_json(), "dry_run": None if isinstance(rows, Finding) else rows})
+        _write(told, here, {"dry_run": None if isinstance(rows, Finding) else rows})
     else:
         if not isinstance(rows, Finding):
             say(checked.plan, rows)
@@ -98,14 +102,21 @@ def _validate_by_running(loaded: Loaded, checked: Report, *, as_json: bool) -> i
     return EXIT_RUN_FAILED if failed else told.exit_code
 
 
-def _write(told: dict[str, Any]) -> None:
+def _write(checked: Report, here: Here | None, more: dict[str, Any]) -> None:
+    told = {**checked.to_json(), "here": None if here is None else here.to_json(), **more}
     sys.stdout.write(json.dumps(told, allow_nan=False) + "\n")
 
 
-def _say(checked: Report) -> None:
+def _say(checked: Report, here: Here | None) -> None:
     report.say_findings(checked.findings)
-    if checked.plan is not None:
-        say_plan(checked)
+    if checked.plan is None:
+        return
+    say_plan(checked)
+    if here is not None and here.rows:
+        colour, width = report.takes_colour(sys.stdout), report.width_of(sys.stdout)
+        sys.stdout.write("\n" + report.paint("on this machine", report.BOLD, colour) + "\n")
+        for label, text in here.rows:
+            report.say("\n".join(report.hanging(f"  {label:<14}", text, width)))
 
 
 def _say_verdict(loaded: Loaded, checked: Report) -> None:
@@ -120,3 +131,11 @@ def _say_verdict(loaded: Loaded, checked: Report) -> None:
         report.say(f"{loaded.stem}: {counts}", sys.stderr, tint="bad")
     else:
         report.say(f"\nok: {loaded.stem} is sound" + (f" ({counts})" if counts else ""), tint="good")
+
+
+def _say_where_reasons_are(checked: Report) -> None:
+    """One line that names the page of the first rule that is broken, where one is."""
+    known = {rule.id for rule in RULES}
+    rule = next((finding.rule for finding in checked.findings if finding.rule in known), None)
+    if rule is not None:
+        report.say(f"the reason behind a rule: titan explain-config {rule}", sys.stderr, tint="faint")

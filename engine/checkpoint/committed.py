@@ -99,10 +99,9 @@ def step_to_load(found: Checkpoints, load_step: int) -> int | None:
     raise TitanError(_error("D621", "checkpoint.load_step", message, fix))
 
 
-def torn_finding(found: Checkpoints) -> Finding | None:
-    """D620, a warning: steps were begun after the one that a run goes on from; None where there are none."""
-    if not found.torn:
-        return None
+def torn_finding(found: Checkpoints) -> Finding:
+    """D620, a warning, where steps were begun after the newest committed one."""
+    assert found.torn, "where every step after the newest was saved to its end there is nothing to warn of"
     names = ", ".join(step_folder(step) for step in found.torn)
     goes_on = (
         "there is no committed one" if found.newest is None else f"the newest committed one is step {found.newest}"

@@ -6,10 +6,11 @@ settings make a report. Does not know where values came from (sources) or what r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.errors import Finding, exit_code
+from engine.errors import EXIT_CONFIG, Finding, exit_code
 from engine.facts import Facts
 from engine.features import Setting, settings
 from engine.hardware import Cluster
@@ -72,6 +73,12 @@ class Report:
     def unbuilt(self) -> tuple[Setting, ...]:
         """Settings that were asked for, would do something, and are not built yet; launch refuses them."""
         return tuple(setting for setting in self.settings if not setting.built)
+
+    def joined(self, findings: Iterable[Finding]) -> Report:
+        """The report with what others than the rules found, in order; where that is an error of the config, no plan."""
+        every = (*self.findings, *findings)
+        plan = None if exit_code(every) == EXIT_CONFIG else self.plan
+        return replace(self, findings=tuple(sorted(every, key=_order)), plan=plan)
 
     def to_json(self) -> dict[str, Any]:
         """The object of `titan validate --json`."""

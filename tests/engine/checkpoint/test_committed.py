@@ -57,7 +57,6 @@ def test_c32_the_newest_committed_step_is_loaded_with_a_warning_that_names_the_t
     found = checkpoints_in(tmp_path)
     warning = torn_finding(found)
     assert step_to_load(found, -1) == 100
-    assert warning is not None
     assert (warning.rule, warning.severity) == ("D620", "warning")
     assert (
         warning.message
@@ -117,7 +116,7 @@ def test_what_is_no_step_folder_is_not_counted(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_holds_none(tmp_path: Path) -> None:
     found = checkpoints_in(tmp_path / "nowhere")
-    assert (found.newest, step_to_load(found, -1), torn_finding(found)) == (None, None, None)
+    assert (found.newest, step_to_load(found, -1), found.torn) == (None, None, ())
 
 
 def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def test_a_torn_step_before_the_newest_committed_one_is_not_worth_a_warning(tmp_
     save(tmp_path, 100, None)
     save(tmp_path, 200)
     found = checkpoints_in(tmp_path)
-    assert (torn_finding(found), steps_to_delete(found, 0)) == (None, (100,))
+    assert (found.torn, steps_to_delete(found, 0)) == ((), (100,))
 
 
 def test_a_step_that_is_not_there_is_refused_with_the_newest_that_are(tmp_path: Path) -> None:

@@ -1,0 +1,130 @@
+"""The checkpoint that a run of a config would go on from, looked at before it is started.
+
+Knows which folders hold it. Does not know when a checkpoint is committed (engine/checkpoint/committed).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from engine.checkpoint.committed import (
+    MANIFEST,
+    Checkpoints,
+    checkpoints_in,
+    is_committed,
+    step_folder,
+    step_to_load,
+    torn_finding,
+)
+from engine.errors import Finding, Severity, TitanError
+from engine.sources import Loaded, locate
+from titancli.monitor.follow import folder_of_runs
+
+_LOAD_STEP, _INITIAL = "checkpoint.load_step", "checkpoint.initial_load_path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a run begins: its own checkpoints that are here, and the one that is loaded.
+
+    `step` is that of a checkpoint of its own, `path` the checkpoint; both are None where it begins anew.
+    """
+
+    own: Checkpoints
+    step: int | None = None
+    path: Path | None = None
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        if self.path is None:
+            return f"at its first step: no checkpoint in {self.own.folder}"
+        return f"after step {self.step}: {self.path}" if self.step is not None else f"with what {self.path} holds"
+
+    def to_json(self) -> dict[str, Any]:
+        """`here.start` of `titan validate --json`."""
+        return {"step": self.step, "path": None if self.path is None else str(self.path)}
+
+
+def look_at_start(loaded: Loaded) -> tuple[list[Finding], Start]:
+    """What a run of this config would begin with, as far as it is on this machine, and what is wrong with that.
+
+    Asked where checkpoint.enable or checkpoint.initial_load_path is set.
+    """
+    checkpoint = loaded.config.checkpoint
+    found: list[Finding] = []
+    start = Start(own=Checkpoints(folder=_own_folder(loaded)))
+    if checkpoint.enable:
+        found, start = _own(loaded)
+    if checkpoint.initial_load_path is not None:
+        more, initial = _initial(checkpoint.initial_load_path, in_hf=checkpoint.initial_load_in_hf)
+        found, start = [*found, *more], replace(start, path=start.path or initial)
+    if checkpoint.load_step == -1:
+        # A key that nobody wrote has no line to point at; the switch that saves has.
+        found = [
+            replace(finding, key="checkpoint.enable") if finding.key == _LOAD_STEP else finding for finding in found
+        ]
+    places = [locate(loaded.origins, finding.key) for finding in found]
+    placed = zip(found, places, strict=True)
+    return [replace(finding, file=at.file, line=at.line, source=at.source) for finding, at in placed], start
+
+
+def _own_folder(loaded: Loaded) -> Path:
+    """The folder of a run's checkpoints; that of a run without a name is called as no other, so it stands for it."""
+    job, checkpoint = loaded.config.job, loaded.config.checkpoint
+    return folder_of_runs(job.dump_folder) / (job.name or f"{loaded.stem}-...") / os.path.expanduser(checkpoint.folder)
+
+
+def _own(loaded: Loaded) -> tuple[list[Finding], Start]:
+    """The checkpoint of its own that a run goes on from."""
+    load_step = loaded.config.checkpoint.load_step
+    start = Start(own=Checkpoints(folder=_own_folder(loaded)))
+    folder = start.own.folder
+    if load_step >= 0 and not os.path.isdir(folder):
+        message = f"load_step = {load_step} cannot be looked up: {folder} is not on this machine"
+        return [_finding("D623", _LOAD_STEP, message, "see to it where the run starts", severity="warning")], start
+    try:
+        start = replace(start, own=checkpoints_in(folder))
+        step = step_to_load(start.own, load_step)
+    except TitanError as mistake:
+        return list(mistake.findings), start
+    torn = [torn_finding(start.own)] if start.own.torn and load_step == -1 else []
+    return torn, replace(start, step=step, path=None if step is None else folder / step_folder(step))
+
+
+def _initial(written: str, *, in_hf: bool) -> tuple[list[Finding], Path | None]:
+    """The checkpoint that initial_load_path names: itself, or the newest committed one in it."""
+    path = Path(os.path.expanduser(written))
+    if not os.path.exists(path):
+        message, fix = f"initial_load_path = {written} is not on this machine", "name one that is where the run starts"
+        return [_finding("D623", _INITIAL, message, fix, severity="warning")], None
+    if in_hf and _holds_safetensors(path):
+        return [], path
+    if in_hf:
+        message, fix = (
+            f"initial_load_path = {written} holds no *.safetensors file",
+            "name a Hugging Face model's folder",
+        )
+        return [_finding("D624", _INITIAL, message, fix)], None
+    if is_committed(path):
+        return [], path
+    inside = checkpoints_in(path) if os.path.isdir(path) else Checkpoints(folder=path)
+    if inside.newest is not None:
+        torn = [replace(torn_finding(inside), key=_INITIAL)] if inside.torn else []
+        return torn, path / step_folder(inside.newest)
+    fix = "set initial_load_in_hf to true" if _holds_safetensors(path) else "name a step that was saved to its end"
+    message = (
+        f"initial_load_path = {written} is no committed checkpoint: it has no whole {MANIFEST}, nor a step that has"
+    )
+    return [_finding("D624", _INITIAL, message, fix)], None
+
+
+def _holds_safetensors(path: Path) -> bool:
+    return any(path.glob("*.safetensors"))
+
+
+def _finding(rule: str, key: str, message: str, fix: str, *, severity: Severity = "error") -> Finding:
+    return Finding(rule=rule, severity=severity, key=key, message=message, fix=fix)
