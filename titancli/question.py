@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from engine.config import Config
 from engine.errors import Finding, TitanError
@@ -17,7 +18,7 @@ from engine.hardware import Cluster
 from engine.keys import with_values
 from engine.planner.search import GOALS, SEARCHED, GoalName, Question
 from engine.rules import check
-from engine.shapes import FLAVORS
+from engine.shapes import FLAVORS, parameter_count, shape_of
 from engine.sources import Flag, Loaded, load
 from titancli import report
 
@@ -30,6 +31,10 @@ _SHORT = {
     "global_batch": "training.global_batch_size",
 }
 _MOST_SHOWN = 50
+# Peak learning rates up to a number of parameters: those of Llama 3's 8B, 70B and 405B (arXiv 2407.21783).
+_PEAKS = ((20e9, 3e-4), (150e9, 1.5e-4), (float("inf"), 8e-5))
+_LEAST_PARAMETERS = 4e9
+_MOST_WARMUP = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +60,19 @@ def question_of(path: str | None, preset: str | None, flags: Sequence[Flag], ask
     if asked.model is None and path is None and preset is None and not _names_a_model(flags):
         findings.append(report.error("U120", "titan plan needs a model", "give --model 8B, a CONFIG, or --preset NAME"))
     loaded = load(path, preset=preset, flags=[*model, *short_flags(asked), *flags])
-    findings += [finding for finding in loaded.findings if finding.severity == "error"]
+    findings += _wrong_in_every_layout(loaded)
     if findings:
         raise TitanError(*findings)
-    config = with_goal(loaded, goal)
+    config = started(loaded, goal)
     cluster = cluster_of(loaded)
     is_written = path is not None or preset is not None
     return Question(config=config, cluster=cluster, goal=goal, fixed=fixed(flags), top=top, is_written=is_written)
+
+
+def _wrong_in_every_layout(loaded: Loaded) -> list[Finding]:
+    """Errors in what the search leaves as it is: the rules about what it chooses are its own to keep."""
+    judged = check(replace(loaded, broken=loaded.broken | frozenset(SEARCHED)))
+    return [finding for finding in judged.findings if finding.severity == "error"]
 
 
 def short_flags(asked: object) -> list[Flag]:
@@ -121,13 +132,24 @@ def _top(word: str, findings: list[Finding]) -> int:
     return 1
 
 
-def with_goal(loaded: Loaded, goal: GoalName) -> Config:
+def _with_goal(loaded: Loaded, goal: GoalName) -> Config:
     """The config with keys outside of the layout that a goal asks for, where titan has built them and nobody chose."""
     key = "checkpoint.enable"
     is_built = any(feature.key == key and feature.built for feature in FEATURES)
     if goal == "production" and is_built and loaded.origins[key].kind == "default":
         return with_values(loaded.config, {key: True})
     return loaded.config
+
+
+def started(loaded: Loaded, goal: GoalName) -> Config:
+    """The config with what a goal asks for, and where nobody chose them the rate and warmup that such models had."""
+    config, values = _with_goal(loaded, goal), dict[str, Any]()
+    parameters = parameter_count(shape_of(config.model))
+    if loaded.origins["optimizer.lr"].kind == "default" and parameters >= _LEAST_PARAMETERS:
+        values["optimizer.lr"] = next(rate for most, rate in _PEAKS if parameters <= most)
+    if loaded.origins["lr_scheduler.warmup_steps"].kind == "default":
+        values["lr_scheduler.warmup_steps"] = min(_MOST_WARMUP, config.training.steps // 10)
+    return with_values(config, values)
 
 
 def cluster_of(loaded: Loaded) -> Cluster:

@@ -37,3 +37,26 @@ def test_a_preset_gives_all_but_the_layout() -> None:
 def test_a_config_that_is_asked_for_by_nothing_is_refused() -> None:
     with pytest.raises(TitanError, match="titan plan needs a model"):
         question_of(None, None, (), Asked())
+
+
+@pytest.mark.parametrize(
+    ("key", "word", "rule"),
+    [
+        ("model.flavor", "9B", "P125"),
+        ("training.dataset", "foo", "D601"),
+        ("quantize.dense.mx.enable", "true", "H703"),
+    ],
+)
+def test_what_is_wrong_in_every_layout_is_told_before_the_search(key: str, word: str, rule: str) -> None:
+    with pytest.raises(TitanError) as refused:
+        question_of(None, None, [Flag(key, word, f"--{key}")], Asked(model="8B", gpu="h100-80"))
+    assert [(each.rule, each.source) for each in refused.value.findings] == [(rule, f"flag --{key}")]
+
+
+@pytest.mark.parametrize(("model", "lr"), [("debugmodel", 8e-4), ("8B", 3e-4), ("70B", 1.5e-4), ("405B", 8e-5)])
+def test_large_models_start_with_the_rate_that_such_models_had(model: str, lr: float) -> None:
+    config = question_of(None, None, (), Asked(model=model, gpu="h100-80")).config
+    assert (config.optimizer.lr, config.lr_scheduler.warmup_steps) == (lr, 100)
+    given = [Flag("optimizer.lr", "1e-3", "--optimizer.lr"), Flag("lr_scheduler.warmup_steps", "0", "--l")]
+    config = question_of(None, None, given, Asked(model=model, gpu="h100-80")).config
+    assert (config.optimizer.lr, config.lr_scheduler.warmup_steps) == (1e-3, 0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from engine.config import Config
 from engine.keys import with_values
@@ -16,17 +16,11 @@ from engine.planner.search import Candidate, Found, GoalName, Question, search
 from engine.planner.search.offer import Offer
 from engine.rules import check
 from engine.rules.layouts import refusal
-from engine.shapes import parameter_count, shape_of
 from engine.sources import Loaded
 from engine.strategies import Strategy, chosen
 from titancli import charts, figures, report
-from titancli.question import cluster_of, with_goal
+from titancli.question import cluster_of, started
 from titancli.ranking import described, say_lost, say_ranked
-
-# Peak learning rates up to a number of parameters: those of Llama 3's 8B, 70B and 405B (arXiv 2407.21783).
-_PEAKS = ((20e9, 3e-4), (150e9, 1.5e-4), (float("inf"), 8e-5))
-_LEAST_PARAMETERS = 4e9
-_MOST_WARMUP = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +85,7 @@ def plans_of(
 ) -> Plans:
     """Searches; the layout of a preset is offered where it keeps every rule and fits."""
     question = Question(
-        config=_started(loaded, goal),
+        config=started(loaded, goal),
         cluster=cluster_of(loaded),
         goal=goal,
         fixed=fixed,
@@ -111,17 +105,6 @@ def _own(loaded: Loaded, question: Question, found: Found, preset: str) -> Candi
     against = next((other.reason for other in found.rejected if other.name.startswith("as written")), "")
     reason = f"as {preset} has it" + (f": {against}" if against else "")
     return Candidate(values=offer.keys({}), plan=plan, reason=reason)
-
-
-def _started(loaded: Loaded, goal: GoalName) -> Config:
-    """The config with what a goal asks for, and where nobody chose them the rate and warmup that such models had."""
-    config, values = with_goal(loaded, goal), dict[str, Any]()
-    parameters = parameter_count(shape_of(config.model))
-    if loaded.origins["optimizer.lr"].kind == "default" and parameters >= _LEAST_PARAMETERS:
-        values["optimizer.lr"] = next(rate for most, rate in _PEAKS if parameters <= most)
-    if loaded.origins["lr_scheduler.warmup_steps"].kind == "default":
-        values["lr_scheduler.warmup_steps"] = min(_MOST_WARMUP, config.training.steps // 10)
-    return with_values(config, values)
 
 
 def say_plans(plans: Plans) -> None:
