@@ -19,7 +19,7 @@ from engine.keys import with_values
 from engine.planner.search import GOALS, SEARCHED, GoalName, Question
 from engine.rules import check
 from engine.shapes import FLAVORS, parameter_count, shape_of
-from engine.sources import Flag, Loaded, load
+from engine.sources import Flag, Loaded, Origin, load
 from titancli import report
 
 # The command's own flags, by the keys that they are short for.
@@ -31,6 +31,8 @@ _SHORT = {
     "global_batch": "training.global_batch_size",
 }
 _MOST_SHOWN = 50
+# The warning that [model.shape] below a named model goes before it.
+_COVERED = "S107"
 # Peak learning rates up to a number of parameters: those of Llama 3's 8B, 70B and 405B (arXiv 2407.21783).
 _PEAKS = ((20e9, 3e-4), (150e9, 1.5e-4), (float("inf"), 8e-5))
 _LEAST_PARAMETERS = 4e9
@@ -59,7 +61,7 @@ def question_of(path: str | None, preset: str | None, flags: Sequence[Flag], ask
     top = _top(asked.top, findings)
     if asked.model is None and path is None and preset is None and not _names_a_model(flags):
         findings.append(report.error("U120", "titan plan needs a model", "give --model 8B, a CONFIG, or --preset NAME"))
-    loaded = load(path, preset=preset, flags=[*model, *short_flags(asked), *flags])
+    loaded = of_named_model(load(path, preset=preset, flags=[*model, *short_flags(asked), *flags]))
     findings += _wrong_in_every_layout(loaded)
     if findings:
         raise TitanError(*findings)
@@ -82,6 +84,22 @@ def short_flags(asked: object) -> list[Flag]:
         for name, key in _SHORT.items()
         if (value := getattr(asked, name)) is not None
     ]
+
+
+def of_named_model(loaded: Loaded) -> Loaded:
+    """The config with the model that `--model` names, all of it: no number that a preset or file has for its own."""
+    is_named = loaded.origins["model.flavor"].name == "--model"
+    keys = [key for key, origin in loaded.origins.items() if is_named and _is_own_number(key, origin)]
+    return replace(
+        loaded,
+        config=with_values(loaded.config, dict.fromkeys(keys)),
+        origins={**loaded.origins, **dict.fromkeys(keys, Origin("default"))},
+        findings=tuple(finding for finding in loaded.findings if not is_named or finding.rule != _COVERED),
+    )
+
+
+def _is_own_number(key: str, origin: Origin) -> bool:
+    return key.startswith("model.shape.") and origin.kind in ("preset", "file")
 
 
 def fixed(flags: Sequence[Flag]) -> frozenset[str]:

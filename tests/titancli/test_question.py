@@ -60,3 +60,14 @@ def test_large_models_start_with_the_rate_that_such_models_had(model: str, lr: f
     given = [Flag("optimizer.lr", "1e-3", "--optimizer.lr"), Flag("lr_scheduler.warmup_steps", "0", "--l")]
     config = question_of(None, None, given, Asked(model=model, gpu="h100-80")).config
     assert (config.optimizer.lr, config.lr_scheduler.warmup_steps) == (1e-3, 0)
+
+
+def test_a_model_that_is_named_is_that_model_whatever_numbers_a_preset_has() -> None:
+    model = question_of(None, "quickstart", (), Asked(model="1B")).config.model
+    assert (model.flavor, model.shape.dim, model.shape.vocab_size) == ("1B", None, None)
+
+
+def test_numbers_that_are_given_beside_a_named_model_stay() -> None:
+    flags = (Flag("model.shape.n_layers", "2", "--model.shape.n_layers"),)
+    shape = question_of(None, "quickstart", flags, Asked(model="1B")).config.model.shape
+    assert (shape.n_layers, shape.dim) == (2, None)

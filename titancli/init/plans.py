@@ -103,7 +103,8 @@ def _own(loaded: Loaded, question: Question, found: Found, preset: str) -> Candi
     if not isinstance(plan, Plan) or not check(loaded).ok:
         return None
     against = next((other.reason for other in found.rejected if other.name.startswith("as written")), "")
-    reason = f"as {preset} has it" + (f": {against}" if against else "")
+    is_best = bool(found.candidates) and found.candidates[0].plan == plan
+    reason = f"as {preset} has it: " + ("the best that was found" if is_best else against)
     return Candidate(values=offer.keys({}), plan=plan, reason=reason)
 
 

@@ -23,7 +23,7 @@ from titancli.init.judging import Doubt, doubts_about
 from titancli.init.known import Known
 from titancli.init.plans import Plans
 from titancli.init.questions import QUESTIONS, Choice, Question
-from titancli.question import fixed, goal_of
+from titancli.question import fixed, goal_of, of_named_model
 
 CHOICE = QUESTIONS[-1]
 
@@ -265,17 +265,19 @@ def _as_listed(asked: Ask, word: str) -> str:
 
 
 def _read(setting: Setting, state: State) -> Loaded:
-    """The config so far; answers that are none are left out."""
-    words = {**setting.given, **state.answers}
-    answers = [
-        flag
-        for question in QUESTIONS
-        if question.key in words and not _trouble(question, words[question.key])
-        for flag in question.reads(words[question.key])
-    ]
-    loaded = load(None, preset=setting.preset, flags=[*answers, *setting.flags])
+    """The config so far; what was answered last goes before what the command line says."""
+    flags = [*_flags_of(setting.given), *setting.flags, *_flags_of(state.answers)]
+    loaded = of_named_model(load(None, preset=setting.preset, flags=flags))
     origins = {**loaded.origins, **dict.fromkeys(state.edits, Origin("flag", name="fix"))}
     return replace(loaded, config=with_values(loaded.config, dict(state.edits)), origins=origins)
+
+
+def _flags_of(words: Mapping[str, str]) -> list[Flag]:
+    """The flags that answers stand for; those that are none are left out."""
+    sound = (
+        question for question in QUESTIONS if question.key in words and not _trouble(question, words[question.key])
+    )
+    return [flag for question in sound for flag in question.reads(words[question.key])]
 
 
 def _errors(loaded: Loaded) -> list[Finding]:
