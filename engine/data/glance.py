@@ -52,10 +52,10 @@ def glance(dataset: str, dataset_path: str | None, *, skip_unreadable: bool, mos
             break
     whole = not late and (meter.left > 0 or meter.read_bytes >= held_bytes)
     refusals: list[Finding] = []
-    if not found and whole:
+    if whole and not found and (skip_unreadable or _is_of_another_kind(unreadable)):
         first = unreadable[0] if unreadable else None
         refusals = [nothing_to_read(dataset, dataset_path, unreadable=len(unreadable), first=first)]
-    elif unreadable and not skip_unreadable:
+    elif not skip_unreadable:
         refusals = unreadable_findings(unreadable)
     return Glance(
         files=len(files),
@@ -67,3 +67,8 @@ def glance(dataset: str, dataset_path: str | None, *, skip_unreadable: bool, mos
         whole=whole,
         refusals=tuple(refusals),
     )
+
+
+def _is_of_another_kind(unreadable: list[Unreadable]) -> bool:
+    """Whether what a corpus without documents holds is nothing, or lines of something else: told once, not each."""
+    return len(unreadable) != 1 and all(record.line is not None for record in unreadable)

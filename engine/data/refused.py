@@ -37,7 +37,7 @@ def nothing_to_read(
     if unreadable:
         what = f"none of its {unreadable:,} record{'s' if unreadable > 1 else ''} can be read"
         what += f"; the first, {first.place}: {first.reason}" if first else ""
-    elif dataset in SUFFIXES and not _has_files_for(dataset, dataset_path):
+    elif os.path.isdir(os.path.expanduser(dataset_path or "")) and not _has_files_for(dataset, dataset_path):
         what = f"{dataset_path} holds no file named *{', *'.join(SUFFIXES[dataset][:3])}"
         what += " or alike" if len(SUFFIXES[dataset]) > 3 else ""
     other = next((name for name in SUFFIXES if name != dataset and _has_files_for(name, dataset_path)), None)

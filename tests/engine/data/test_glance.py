@@ -115,7 +115,7 @@ def test_a_folder_without_a_file_that_is_read_says_how_they_are_named(tmp_path):
 def test_bytes_that_are_no_text_are_named_as_what_they_are(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1\xff\xfe")
     assert (
-        "byte offset 4): it is not UTF-8 there, as its name says: Parquet"
+        "the file (byte offset 4) of the corpus cannot be read: it is not UTF-8 there, as its name says: Parquet"
         in refusal("text", tmp_path / "a.parquet").message
     )
 
