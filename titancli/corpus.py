@@ -145,13 +145,14 @@ def _look_at(corpus: Corpus, config: Config, *, most_s: float) -> Seen:
 
 def _text(dataset: str, glance: Glance) -> str:
     """One line for people: how much was read, and what is in it."""
-    read, held = figures.memory(glance.read_bytes), figures.memory(glance.held_bytes)
-    documents = _count(glance.documents, "document")
-    parts = [f"all {read} read" if glance.whole else f"in the first {read} of {held}, launch reads the rest"]
-    parts += [f"in {_count(glance.files, 'file')}"] if glance.files > 1 else []
-    parts += [_count(glance.bad_lines, "bad line")] if glance.bad_lines else []
-    parts += [_count(glance.bad_files, "unreadable file")] if glance.bad_files else []
-    return f"{dataset}: {documents}, {', '.join(parts)}"
+    documents, held = _count(glance.documents, "document"), figures.memory(glance.held_bytes)
+    where = f" in {_count(glance.files, 'file')}" if glance.files > 1 else ""
+    bad = [(glance.bad_lines, "bad line"), (glance.bad_files, "unreadable file")]
+    left_out = "".join(f", {_count(number, thing)}" for number, thing in bad if number)
+    if glance.whole:
+        return f"{dataset}: {documents}{left_out}, all {held}{where} read"
+    read = figures.memory(glance.read_bytes)
+    return f"{dataset}: {documents}{left_out} in the first {read} of {held}{where}; launch reads the rest"
 
 
 def _count(number: int, thing: str) -> str:

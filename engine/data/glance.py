@@ -37,9 +37,9 @@ def glance(dataset: str, dataset_path: str | None, *, skip_unreadable: bool, mos
 
     `most_s` ends the reading, not the listing of a folder, which is as long as its files are many.
     """
-    until_s = time.monotonic() + most_s
     files = corpus_files(dataset, dataset_path)
     held_bytes = sum(os.path.getsize(file) for file in files if os.path.exists(file))
+    until_s = time.monotonic() + most_s
     meter, found, late = Meter(most_bytes), 0, False
     unreadable: list[Unreadable] = []
     for record in file_documents(dataset, files, meter):

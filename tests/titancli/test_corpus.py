@@ -242,7 +242,7 @@ def test_of_a_corpus_that_is_large_only_the_beginning_is_read(
         corpus.truncate(100 * 10**9)
     seen = here(titan("validate", name, "--json"))
     assert (seen["read_bytes"], seen["held_bytes"], seen["whole"]) == (32 << 20, 100 * 10**9, False)
-    assert seen["text"] == "text: 1 document, in the first 32.0 MiB of 93.1 GiB, launch reads the rest"
+    assert seen["text"] == "text: 1 document in the first 32.0 MiB of 93.1 GiB; launch reads the rest"
 
 
 def test_a_bad_line_of_a_large_corpus_is_told_without_reading_it_whole(
