@@ -45,8 +45,8 @@ class Sent:
 class Wire:
     """One mesh axis of more than one rank.
 
-    A group are `degree` ranks, `stride` apart; `in_node` of them lie in one node or, where NVLink joins a rack, in
-    one rack. `bytes_per_s` is what the link is planned with. Bytes are those of the pipeline rank that sends most,
+    A group are `degree` ranks, `stride` apart; `in_node` of them lie in one node, and NVLink may join several nodes.
+    `bytes_per_s` is what the link is planned with. Bytes are those of the pipeline rank that sends most,
     seconds those of the busiest: in all, and in the open. None is unknown. Weights are sharded over context ranks
     too, so that the groups of dp_shard hold both axes.
     """
@@ -116,7 +116,9 @@ def wires(config: Config, cluster: Cluster, plan: Plan) -> tuple[Wire, ...]:
     for name, axis in _AXES:
         degree, stride = size_and_stride(plan.mesh, axis)
         if degree > 1:
-            in_node = _in_node(plan.world_size, degree, stride, links.gpus_per_node)
+            in_node, joined = (
+                _in_node(plan.world_size, degree, stride, size) for size in (cluster.gpus_per_node, links.gpus_per_node)
+            )
             group = group_of(plan.mesh, axis, links)
             found.append(
                 Wire(
@@ -125,7 +127,7 @@ def wires(config: Config, cluster: Cluster, plan: Plan) -> tuple[Wire, ...]:
                     stride=stride,
                     world_size=plan.world_size,
                     in_node=in_node,
-                    link=_inside(cluster) if in_node == degree else "network",
+                    link=_inside(cluster) if joined == degree else "network",
                     bytes_per_s=None if group is None else group.bytes_per_s,
                     parts=counted.over(name),
                     seconds=None if whole is None else whole.get(name, 0.0),
@@ -135,12 +137,12 @@ def wires(config: Config, cluster: Cluster, plan: Plan) -> tuple[Wire, ...]:
     return tuple(found)
 
 
-def _in_node(world_size: int, degree: int, stride: int, gpus_per_node: int) -> int:
+def _in_node(world_size: int, degree: int, stride: int, node_size: int) -> int:
     """The fewest ranks of a group that any node holds of those whose ranks it has."""
     least = degree
     for first in range(0, world_size, stride * degree):
         for begin in range(first, first + stride):
-            nodes = Counter(rank // gpus_per_node for rank in range(begin, begin + degree * stride, stride))
+            nodes = Counter(rank // node_size for rank in range(begin, begin + degree * stride, stride))
             least = min(least, *nodes.values())
     return least
 

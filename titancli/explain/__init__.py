@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import TitanError
+from engine.keys import field_types
 from engine.rules import check
 from engine.sources import load
 from titancli import report
@@ -18,7 +19,7 @@ from titancli.charts import Pen
 from titancli.explain.as_toml import as_toml as toml_of
 from titancli.explain.asked import Asked, asked
 from titancli.explain.overview import overview
-from titancli.explain.pages import key_page
+from titancli.explain.pages import key_page, section_head
 from titancli.explain.rule_page import rule_json, rule_named, rule_page
 from titancli.explain.seen import Seen
 from titancli.validate import load_config
@@ -69,11 +70,16 @@ def _refuse(question: Asked, *, as_toml: bool, as_json: bool) -> None:
 
 
 def _see(question: Asked, preset: str | None, flags: Sequence[Flag], *, needs_config: bool) -> Seen:
-    """The config that is asked about; without any, and none needed, that of the defaults."""
+    """The config that is asked about; without any, and none needed, that of the defaults.
+
+    TitanError where there is nothing to read.
+    """
     if needs_config or preset is not None:
         loaded = load_config("explain-config", question.config, preset, flags, flags_are_enough=True)
     else:
         loaded = load(question.config, flags=flags)
+    if len(loaded.broken) == len(field_types()):
+        raise TitanError(*loaded.findings)
     named = question.config or preset or ("the defaults and flags" if flags else "the defaults")
     return Seen(loaded, check(loaded), named)
 
@@ -118,10 +124,10 @@ def _show(seen: Seen, question: Asked) -> None:
     if question.kind == "overview":
         _say(overview(seen, width=width, pen=pen))
         return
-    lines: list[str] = []
-    for answer in seen.explained(question.keys):
-        lines += [*([""] if lines else []), *key_page(seen, answer, width=width, colour=pen.has_colour)]
-    _say(lines)
+    pages = [key_page(seen, answer, width=width, colour=pen.has_colour) for answer in seen.explained(question.keys)]
+    if question.kind == "section":
+        pages.insert(0, section_head(question.name, width=width, colour=pen.has_colour))
+    _say([line for page in pages for line in (*page, "")][:-1])
 
 
 def _width() -> int:

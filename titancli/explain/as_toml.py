@@ -12,6 +12,9 @@ from engine.explain import Explained
 from engine.reading.toml_text import toml_value
 from titancli import report
 
+# A run's name comes from the name of the file.
+_OF_THE_FILE = ("job.name",)
+
 
 def as_toml(answers: Iterable[Explained]) -> str:
     """Every key with its value; one that is left out stands as a comment where the plan resolves it."""
@@ -25,7 +28,7 @@ def as_toml(answers: Iterable[Explained]) -> str:
 
 
 def _line(name: str, answer: Explained) -> str:
-    derived = answer.derived
+    derived = None if answer.key in _OF_THE_FILE else answer.derived
     comes_to = ""
     if derived is not None:
         comes_to = report.printable(f"{toml_value(derived.value)}: {derived.formula}".replace("\n", " "))

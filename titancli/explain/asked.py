@@ -118,10 +118,12 @@ def _unknown(word: str) -> Finding:
 
 
 def _unknown_rule(word: str) -> Finding:
-    family = tuple(rule for rule in _rule_ids() if rule[0] == word[0])
-    near = nearest(word, family, cutoff=0.0)
-    if near is not None:
-        return report.error("U152", f"there is no rule {word}", f"write {near}; the family has {', '.join(family)}")
+    number = int(word[1:])
+    family = sorted((rule for rule in _rule_ids() if rule[0] == word[0]), key=lambda rule: int(rule[1:]))
+    if family:
+        near = min(family, key=lambda rule: abs(int(rule[1:]) - number))
+        message = f"there is no rule {word} about configs; another finding says of itself all that there is to say"
+        return report.error("U152", message, f"write {near}; the family has {', '.join(family)}")
     *most, last = sorted({rule[0] for rule in _rule_ids()})
-    message = f"{word} is no rule about configs: what a finding says of itself is all that there is to it"
+    message = f"{word} is no rule about configs: what a finding says of itself is all that there is to say"
     return report.error("U152", message, f"give a rule of the families {', '.join(most)} or {last}")

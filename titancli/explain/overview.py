@@ -16,7 +16,7 @@ from titancli import figures, report
 from titancli.charts import memory_chart, seconds
 from titancli.explain.pages import number_in_words, short_cost
 from titancli.explain.picture import mesh_picture, wire_lines
-from titancli.explain.seen import Seen, origin_in_words, value_in_words
+from titancli.explain.seen import Seen, origin_in_words
 from titancli.explain.shares import Share, memory_shares, short_name, time_shares
 from titancli.plan_text import why_no_speed
 
@@ -44,7 +44,7 @@ def overview(seen: Seen, *, width: int, pen: Pen) -> list[str]:
     open_keys = [answer for answer in answers if answer.derived is not None]
     if open_keys:
         parts.append(("left open, and what the plan makes of it", [*_derived(open_keys, width)]))
-    parts.append(("set, and what it costs or saves", [*_set(answers, width)]))
+    parts.append(("set, and what it costs or saves", [*_set(seen, answers, width)]))
     lines = [report.paint(line, report.BOLD, pen.has_colour) for line in _title(seen, width)]
     for title, body in parts:
         lines += ["", report.paint(title, report.BOLD, pen.has_colour), *body]
@@ -156,7 +156,7 @@ def _section(answer: Explained) -> str:
     return answer.key.rpartition(".")[0]
 
 
-def _set(answers: Sequence[Explained], width: int) -> Iterator[str]:
+def _set(seen: Seen, answers: Sequence[Explained], width: int) -> Iterator[str]:
     """Keys that somebody wrote, by section: value, place, cost."""
     written = [answer for answer in answers if answer.origin.kind != "default"]
     if not written:
@@ -164,11 +164,11 @@ def _set(answers: Sequence[Explained], width: int) -> Iterator[str]:
     for section, group in groupby(written, key=_section):
         yield f"  [{section}]"
         for answer in group:
-            yield from _line(answer, width)
+            yield from _line(seen, answer, width)
 
 
-def _line(answer: Explained, width: int) -> list[str]:
-    name = f"{answer.key.rpartition('.')[2]} = {value_in_words(answer.value)}"
+def _line(seen: Seen, answer: Explained, width: int) -> list[str]:
+    name = f"{answer.key.rpartition('.')[2]} = {seen.value_in_words(answer)}"
     behind = "  ".join(part for part in (short_cost(answer.cost), origin_in_words(answer.origin)) if part)
     name, behind = (report.printable(text) for text in (name, behind))
     if 4 + len(name) + 2 + len(behind) <= width:

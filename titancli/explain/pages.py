@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from engine.config import Config
 from engine.explain import Explained
 from engine.keys import field_types
 from engine.reading.wants import want
@@ -26,12 +27,30 @@ _DIGITS = 6
 
 def key_page(seen: Seen, answer: Explained, *, width: int, colour: bool) -> list[str]:
     """The page of one key."""
-    head = f"{answer.key} = {value_in_words(answer.value)}" if answer.value is not None else f"{answer.key}, left out"
+    left_out = answer.value is None and answer.key not in seen.loaded.broken
+    head = f"{answer.key}, left out" if left_out else f"{answer.key} = {seen.value_in_words(answer)}"
     first, *more = report.wrapped(report.printable(head), width, indent=4)
     lines = [report.paint(first, report.BOLD, colour), *more]
     for name, text in _rows(seen, answer):
-        lines += report.hanging(f"  {name}".ljust(_LABEL), report.printable(text), width)
+        lines += labelled(name, text, width)
     return lines
+
+
+def labelled(name: str, text: str, width: int) -> list[str]:
+    """Text behind a label; below it where a word of the text is too long to stand there."""
+    text = report.printable(text)
+    lines = report.hanging(f"  {name}".ljust(_LABEL), text, width)
+    return lines if max(map(len, lines)) <= width else [f"  {name}", *report.hanging("    ", text, width)]
+
+
+def section_head(name: str, *, width: int, colour: bool) -> list[str]:
+    """What a section is about."""
+    section: Any = Config
+    for part in name.split("."):
+        section = section.model_fields[part].annotation
+    doc = " ".join(str(section.__doc__).split())
+    first, *more = report.wrapped(f"[{name}]  {doc}", width, indent=4)
+    return [report.paint(first, report.BOLD, colour), *more]
 
 
 def _rows(seen: Seen, answer: Explained) -> Iterator[tuple[str, str]]:

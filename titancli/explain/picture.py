@@ -62,6 +62,8 @@ def groups_in_words(wire: Wire) -> str:
         where = "each rank on another node"
     else:
         where = f"{wire.in_node} of them in a node"
+    if not wire.in_one_node and wire.link != "network":
+        where += f", which {wire.link} joins"
     rate = "" if wire.bytes_per_s is None else f" ({_rate(wire.bytes_per_s)})"
     groups = "the one group" if wire.groups == 1 else f"one of {wire.groups:,} groups"
     return f"ranks {_ranks(wire)}: {groups} of {wire.degree:,}, {where}, over {_link(wire)}{rate}"

@@ -12,6 +12,7 @@ from engine.keys import field_docs
 from engine.rules import RULES, Rule
 from engine.rules.row import EVERY_STACK
 from titancli import report
+from titancli.explain.pages import labelled
 from titancli.explain.seen import origin_in_words, value_in_words
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 State: TypeAlias = Literal["broken", "kept", "not judged"]
 
-_LABEL = 12
 # A place in the text of a rule, for a number of the config: `{shape.n_kv_heads}`, `{share:.0f}`.
 _PLACE = re.compile(r"\{([\w.]+)[^}]*\}")
 _TINTS: dict[State, str] = {"broken": report.RED, "kept": report.GREEN, "not judged": report.YELLOW}
@@ -45,7 +45,7 @@ def rule_page(rule: Rule, seen: Seen | None, *, width: int, colour: bool) -> lis
         rows.append(("rejects", ", ".join(rule.rejects)))
     lines = [report.paint(f"{rule.id}, {'an error' if rule.severity == 'error' else 'a warning'}", report.BOLD, colour)]
     for name, text in rows:
-        lines += report.hanging(f"  {name}".ljust(_LABEL), report.printable(text), width)
+        lines += labelled(name, text, width)
     return lines if seen is None else [*lines, "", *_here(rule, seen, width=width, colour=colour)]
 
 
@@ -102,12 +102,11 @@ def _here(rule: Rule, seen: Seen, *, width: int, colour: bool) -> list[str]:
     """Whether the config breaks it, and its finding there."""
     state, finding = state_of(rule, seen), _finding(rule, seen)
     text = {
-        "broken": f"broken in {seen.named}",
-        "kept": f"kept in {seen.named}",
-        "not judged": f"not judged in {seen.named}: what it builds on is wrong itself",
+        "broken": f"  broken in {seen.named}",
+        "kept": f"  kept in {seen.named}",
+        "not judged": f"  not judged in {seen.named}: what it builds on is wrong itself",
     }[state]
     lines = [report.paint(line, _TINTS[state], colour) for line in report.wrapped(text, width, indent=2)]
     if finding is not None:
-        lines += report.hanging("  says".ljust(_LABEL), finding.message, width)
-        lines += report.hanging("  fix".ljust(_LABEL), finding.fix, width)
+        lines += [*labelled("says", finding.message, width), *labelled("fix", finding.fix, width)]
     return lines

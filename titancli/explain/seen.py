@@ -59,11 +59,17 @@ class Seen:
         found = next((setting for setting in self.report.settings if setting.key == key), None)
         return None if found is None else {"state": found.state, "reason": found.reason}
 
+    def value_in_words(self, answer: Explained) -> str:
+        """Its value as TOML writes it; where what is written cannot be used, what stands in its place."""
+        words = value_in_words(answer.value)
+        return f"{words} in place of what is written" if answer.key in self.loaded.broken else words
+
     def to_json(self, answer: Explained) -> dict[str, Any]:
         """One key for `--json`: its answer first, then its state, its rules and what its axis sends."""
         wire = self.wire_of(answer.key)
         return {
             **answer.to_json(),
+            "broken": answer.key in self.loaded.broken,
             "setting": self.state_of(answer.key),
             "rules": [{"id": rule.id, "severity": rule.severity, "why": rule.why} for rule in rules_of(answer.key)],
             "sends": None if wire is None else wire.to_json(),

@@ -142,7 +142,8 @@ def test_a_node_is_joined_by_what_its_gpus_have(kind: str, edits: dict[str, Any]
 
 def test_nvlink_joins_a_rack_of_gb200() -> None:
     rack = Cluster(gpu=GPUS["gb200"], nodes=16, gpus_per_node=4, network_gbit_per_s_per_gpu=400.0)
-    assert planned(cluster=rack)[1]["dp_shard"].link == "NVLink"
+    wire = planned(cluster=rack)[1]["dp_shard"]
+    assert (wire.link, wire.in_one_node, wire.in_node) == ("NVLink", False, 4)
 
 
 def test_processes_of_one_machine_share_memory_and_their_rate_is_not_known() -> None:

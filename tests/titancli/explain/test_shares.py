@@ -1,0 +1,45 @@
+"""Which keys memory and time answer to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from engine.keys import field_types
+from engine.planner.plan import Plan
+from engine.sources import preset_names
+from titancli.charts import AXES
+from titancli.explain.seen import Seen
+from titancli.explain.shares import axis_keys, memory_shares, short_name, time_shares
+
+
+def planned(seen: Seen) -> Plan:
+    assert seen.plan is not None
+    return seen.plan
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_part_names_keys_that_are_there(name: str, see: Callable[..., Seen]) -> None:
+    plan = planned(see(name))
+    shares = [*memory_shares(plan), *time_shares(plan)]
+    assert all(share.keys and set(share.keys) <= field_types().keys() for share in shares)
+
+
+def test_parts_of_a_step_sum_to_it(see: Callable[..., Seen]) -> None:
+    plan = planned(see("3d-405b"))
+    assert sum(share.amount for share in time_shares(plan)) == pytest.approx(plan.time.step_s)
+
+
+def test_axes_of_one_rank_move_nothing(see: Callable[..., Seen]) -> None:
+    plan = planned(see("fsdp-8b"))
+    keys = {key for share in (*memory_shares(plan), *time_shares(plan)) for key in share.keys}
+    assert not any("tensor" in key or "pipeline" in key or "context" in key for key in keys)
+
+
+def test_every_axis_has_its_degree_first() -> None:
+    assert all(axis_keys(axis)[0].endswith("_degree") for axis in AXES)
+
+
+def test_a_name_alone_is_enough_where_it_says_something() -> None:
+    assert [short_name(key) for key in ("training.seq_len", "compile.enable")] == ["seq_len", "compile.enable"]
