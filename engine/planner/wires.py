@@ -48,13 +48,14 @@ class Wire:
     A group are `degree` ranks, `stride` apart; `in_node` of them lie in one node, and NVLink may join several nodes.
     `bytes_per_s` is what the link is planned with. Bytes are those of the pipeline rank that sends most,
     seconds those of the busiest: in all, and in the open. None is unknown. Weights are sharded over context ranks
-    too, so that the groups of dp_shard hold both axes.
+    too: where there are any, the groups of dp_shard are `with_context`.
     """
 
     axis: str
     degree: int
     stride: int
     world_size: int
+    with_context: bool
     in_node: int
     link: Link
     bytes_per_s: float | None
@@ -95,6 +96,7 @@ class Wire:
             "axis": self.axis,
             "degree": self.degree,
             "stride": self.stride,
+            "with_context": self.with_context,
             "groups": self.groups,
             "in_one_node": self.in_one_node,
             "ranks_in_node": self.in_node,
@@ -126,6 +128,7 @@ def wires(config: Config, cluster: Cluster, plan: Plan) -> tuple[Wire, ...]:
                     degree=degree,
                     stride=stride,
                     world_size=plan.world_size,
+                    with_context=axis == "fsdp" and plan.mesh.cp > 1,
                     in_node=in_node,
                     link=_inside(cluster) if joined == degree else "network",
                     bytes_per_s=None if group is None else group.bytes_per_s,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from engine.planner.plan import Plan
     from titancli.charts import Pen
 
+_SET_TITLE = "set, with what it costs (+) or saves (-) of memory and step"
 # What stands where the plan is to choose.
 _OPEN_VALUES = (None, "auto", "default", "", -1)
 
@@ -37,14 +38,17 @@ def overview(seen: Seen, *, width: int, pen: Pen) -> list[str]:
     else:
         parts += [
             (_ranks(seen, plan), [*_mesh(seen, plan, width, pen), "", *wire_lines(seen.wires, width)]),
-            (f"memory of one rank, of {figures.memory(plan.memory.capacity_bytes)}", [*_memory(plan, width, pen)]),
+            (
+                f"memory of one rank, of {figures.memory(plan.memory.capacity_bytes)}",
+                [*_memory(seen, plan, width, pen)],
+            ),
             (_step(plan), [*_time(plan, width)]),
         ]
     parts.append(("learning rate", [*_rates(seen)]))
     open_keys = [answer for answer in answers if answer.derived is not None]
     if open_keys:
         parts.append(("left open, and what the plan makes of it", [*_derived(open_keys, width)]))
-    parts.append(("set, and what it costs or saves", [*_set(seen, answers, width)]))
+    parts.append((_SET_TITLE, [*_set(seen, answers, width)]))
     lines = [report.paint(line, report.BOLD, pen.has_colour) for line in _title(seen, width)]
     for title, body in parts:
         lines += ["", report.paint(title, report.BOLD, pen.has_colour), *body]
@@ -86,13 +90,15 @@ def _mesh(seen: Seen, plan: Plan, width: int, pen: Pen) -> list[str]:
 # ── memory and time ──
 
 
-def _memory(plan: Plan, width: int, pen: Pen) -> Iterator[str]:
+def _memory(seen: Seen, plan: Plan, width: int, pen: Pen) -> Iterator[str]:
     yield from memory_chart(plan, width=width, pen=pen)[1:]
     yield ""
     yield from _shares(memory_shares(plan), figures.memory, width)
-    if plan.memory.moment is not None:
-        used = figures.memory(plan.memory.peak_bytes)
-        yield from report.wrapped(f"  at its fullest ({plan.memory.moment}): {used} in use", width, indent=2)
+    memory, fit = plan.memory, seen.report.fit
+    if memory.moment is not None:
+        verdict = "" if fit is None else f"{fit.verdict}: "
+        used = f"{figures.memory(memory.peak_bytes)} are in use at its fullest ({memory.moment})"
+        yield from report.wrapped(f"  {verdict}{used}", width, indent=2)
 
 
 def _step(plan: Plan) -> str:

@@ -66,7 +66,8 @@ def groups_in_words(wire: Wire) -> str:
         where += f", which {wire.link} joins"
     rate = "" if wire.bytes_per_s is None else f" ({_rate(wire.bytes_per_s)})"
     groups = "the one group" if wire.groups == 1 else f"one of {wire.groups:,} groups"
-    return f"ranks {_ranks(wire)}: {groups} of {wire.degree:,}, {where}, over {_link(wire)}{rate}"
+    context = " (over context ranks too)" if wire.with_context else ""
+    return f"ranks {_ranks(wire)}: {groups} of {wire.degree:,}{context}, {where}, over {_link(wire)}{rate}"
 
 
 def traffic_in_words(wire: Wire) -> str:

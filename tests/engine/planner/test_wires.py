@@ -98,6 +98,7 @@ def test_context_parallel_sends_keys_of_every_block(method: str, forward: float,
 def test_weights_are_sharded_over_context_ranks_too() -> None:
     alone, split = planned()[1], planned({DEGREE["cp"]: 4})[1]
     assert (split["dp_shard"].degree, split["dp_shard"].sent_bytes) == (8, alone["dp_shard"].sent_bytes)
+    assert [wires["dp_shard"].with_context for wires in (alone, split)] == [False, True]
 
 
 def test_a_stage_sends_activations_on_and_gradients_back() -> None:

@@ -26,7 +26,7 @@ def test_every_preset_fits_its_terminal(name: str, columns: int, at_width: Calla
     lines = at_width(columns, "explain-config", "--preset", name)
     # A path is not broken.
     assert [line for line in lines if len(line) > min(columns, 120) and "/" not in line.split()[0]] == []
-    assert {"learning rate", "set, and what it costs or saves"} <= set(lines)
+    assert {"learning rate", "set, with what it costs (+) or saves (-) of memory and step"} <= set(lines)
 
 
 def test_learning_rate_is_told_of_four_steps(see: Callable[..., Seen]) -> None:
@@ -71,3 +71,8 @@ def test_it_says_how_to_see_the_rest(see: Callable[..., Seen]) -> None:
 def test_a_speed_that_is_not_known_says_why(see: Callable[..., Seen]) -> None:
     seen = see("quickstart", flags="--cluster.calibration none")
     assert "n/a (what this machine reaches is not measured" in text(seen)
+
+
+def test_memory_says_whether_it_fits(see: Callable[..., Seen]) -> None:
+    assert "  fits: 63.6 GiB are in use at its fullest (" in text(see("fsdp-8b"))
+    assert "  does not fit: " in text(see("fsdp-8b", flags="--training.local_batch_size 64"))
