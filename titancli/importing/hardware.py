@@ -54,6 +54,10 @@ def hardware_of(degrees: Mapping[str, int], text: str, over: Mapping[str, Any]) 
         reasons[GPU] = said.where if said and said.gpu else f"torchtitan's files name no GPU; {_CHANGE}"
     count, why = _count(degrees, fixed, said, gpu)
     shape = _shape(count, gpu, over)
+    if NODES in over:
+        why = "a usual node of this GPU"
+    elif A_NODE in over:
+        why = f"as many as {count} GPUs take; {why}"
     for key, value in zip((NODES, A_NODE), shape, strict=True):
         if key not in over:
             values[key], reasons[key] = value, why

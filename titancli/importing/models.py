@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.reading.nearest import nearest
-from titancli.importing.row import Became, Given, Outcome, Refused
+from titancli.importing.row import Became, Given, Gone, Outcome, Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ _OTHER_MODELS: Mapping[str, str] = {
 }
 _LIKE_THESE = f"titan has {' and '.join(MODELS)}"
 
-NAME, FLAVOR = "model.name", "model.flavor"
+NORM, NAME, FLAVOR = "model.norm_type", "model.name", "model.flavor"
 SHAPE_KEYS = ("n_layers", "n_kv_heads", "head_dim", "ffn_dim", "tie_embeddings")
 FLAVOR_KEYS = (FLAVOR, "data.document_mask", *(f"model.shape.{name}" for name in SHAPE_KEYS))
 _MASK_NOTE = "attention, positions and labels stay inside each document; torchtitan's labels reach into the next"
@@ -75,11 +75,18 @@ def name_outcome(given: Given) -> Outcome:
     return Refused(f"titan has no model {name}", f"import a file of another model: {_LIKE_THESE}")
 
 
+def norm_outcome(given: Given) -> Outcome:
+    """What becomes of a norm of the time before 0.1; since then there is one."""
+    if str(given[NORM]).lower() in ("rmsnorm", "fused_rmsnorm"):
+        return Gone("the model families use RMSNorm")
+    return Refused(f"the model families use RMSNorm, not {given[NORM]}", 'write "rmsnorm", or leave it out')
+
+
 def flavor_outcome(given: Given) -> Outcome:
     """What becomes of model.flavor: the flavor, and the numbers in which the debug models differ."""
     name, flavor = given[NAME], given[FLAVOR]
     if name not in MODELS:
-        return Refused("a flavor of a model that titan has not", "see model.name")
+        return Gone(f"titan has no model {name}")
     found = MODELS[name].get(flavor)
     if found is None:
         if flavor in _EXPERTS.get(name, ()):

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from engine.reading.moved_keys import DROPPED, DROPPED_SECTIONS
 
-Kind = Literal["whole", "number", "boolean", "text", "word", "texts", "lists"]
+Kind = Literal["whole", "number", "boolean", "text", "word", "texts", "lists", "any"]
 """What a key holds; a `word` may be written as a number, `texts` as words between commas."""
 
 

@@ -9,7 +9,7 @@ import math
 import os
 
 from engine.config import DATASETS
-from titancli.importing.models import FLAVOR, FLAVOR_KEYS, NAME, flavor_outcome, name_outcome
+from titancli.importing.models import FLAVOR, FLAVOR_KEYS, NAME, NORM, flavor_outcome, name_outcome, norm_outcome
 from titancli.importing.precision import (
     CONVERTERS,
     FLOAT8,
@@ -28,7 +28,7 @@ _DATASET, _PATH = "training.dataset", "training.dataset_path"
 _STEPS, _TOTAL = "training.steps", "lr_scheduler.total_steps"
 _PARAM = "training.mixed_precision_param"
 _FLOAT8, _MX = "quantize.linear.float8", "quantize.linear.mx"
-_OWN_TOKENIZER = "bytes: torchtitan's default is the test tokenizer of its own repository"
+_OWN_TOKENIZER = "torchtitan's default is the test tokenizer of its own repository"
 _TEXT_OF_C4 = ("c4", "c4_test", "c4_validation")
 YOUR_TEXT = "--{section}.dataset jsonl --{section}.dataset_path PATH"
 
@@ -115,6 +115,7 @@ MODEL_ROWS: tuple[Row, ...] = (
     turned(_TOKENIZER, "text", None, _tokenizer, to=(_ASSETS,)),
     turned(CONVERTERS, "texts", [], converters_outcome, to=(f"{FLOAT8}.enable", f"{MX}.enable")),
     dropped("model.print_after_conversion", "boolean", False),
+    turned(NORM, "text", "rmsnorm", norm_outcome),
     same("optimizer.name", "text", "AdamW", choices=("AdamW", "Adam")),
     same("optimizer.lr", "number", 8e-4),
     same("optimizer.beta1", "number", 0.9),

@@ -161,6 +161,7 @@ RUN_ROWS: tuple[Row, ...] = (
     dropped(f"{_FT}fragment_sync_delay", "whole", 0),
     dropped(f"{_FT}fragment_update_alpha", "number", 0.0),
     dropped(f"{_FT}module_fqns_per_model_fragment", "lists", []),
+    dropped(f"{_FT}num_fragments", "whole", 1),
     refused("experimental.custom_import", "text", "", _NO_IMPORTS, _NOT_ANY),
     refused("experimental.custom_args_module", "text", "", _NO_IMPORTS, _NOT_ANY),
     same(f"{_V}enable", "boolean", False),

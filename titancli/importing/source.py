@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from engine.errors import Finding, TitanError
 from engine.keys import field_types
 from engine.reading.files import file_text
+from engine.reading.moved_keys import MOVED, NOTES
 from engine.reading.nearest import nearest, plain
 from engine.reading.origins import Origin
 from engine.reading.syntax import syntax_finding
@@ -42,6 +43,7 @@ _WANTED: dict[Kind, WantedKind] = {
     "word": "text",
     "texts": "list",
     "lists": "list",
+    "any": "text",
 }
 _OTHER_TOOLS = {"tool": "a pyproject.toml", "build-system": "a pyproject.toml", "dependencies": "a Cargo.toml"}
 
@@ -68,7 +70,7 @@ class Source:
 def read_source(file: str) -> Source:
     """Reads a file; TitanError where it is not TOML, or was not made for torchtitan."""
     form = _OTHER_FORMS.get(Path(file).suffix.lower())
-    text = file_text(file)
+    text = _text(file)
     if form is not None:
         raise TitanError(_whole("U164", f"{file} is {form}", _FIX_OTHER, file))
     try:
@@ -87,6 +89,15 @@ def read_source(file: str) -> Source:
         more = len(findings) - _MOST_FINDINGS
         findings[_MOST_FINDINGS:] = [_whole("U160", f"{more} more keys are wrong", _FIX_OTHER, file)]
     return Source(file=file, text=text, entries=entries, findings=tuple(findings))
+
+
+def _text(file: str) -> str:
+    try:
+        return file_text(file)
+    except TitanError as error:
+        # Presets are titan's own configs, and no way out here.
+        told = (replace(each, fix=_FIX_OTHER) if "--preset" in each.fix else each for each in error.findings)
+        raise TitanError(*told) from None
 
 
 def _leaves(table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -135,7 +146,9 @@ def _take(key: str, value: Any, origin: Origin, entries: dict[str, Entry]) -> Fi
     read = _read(row, older.value(value) if older else value)
     wanted = _want(row)
     if not _holds(row, wanted, read):
-        return _finding("U161", key, *complaint_about(wanted, key, value, in_toml=True), origin)
+        lists = ("this is no list of lists of names", 'write [["one", "two"], ["three"]]')
+        told = lists if row.kind == "lists" else complaint_about(wanted, key, value, in_toml=True)
+        return _finding("U161", key, *told, origin)
     entries[now] = Entry(old=key, value=read, line=origin.line)
     return None
 
@@ -160,13 +173,20 @@ def _holds(row: Row, wanted: Want, value: Any) -> bool:
     if not is_sound(value):
         return False
     match row.kind:
+        case "any":
+            return True
         case "texts":
             return isinstance(value, list) and all(isinstance(item, str) for item in value)
         case "lists":
-            return isinstance(value, list) and all(isinstance(item, list) for item in value)
+            return isinstance(value, list) and all(isinstance(name, str) for item in value for name in _items(item))
         case "text" | "word":
             return isinstance(value, str) and (not row.choices or value in row.choices)
     return fits(wanted, value)
+
+
+def _items(value: Any) -> list[Any]:
+    """What is in a list; what is none is no name either."""
+    return value if isinstance(value, list) else [None]
 
 
 def _unknown(key: str, origin: Origin) -> Finding:
@@ -178,6 +198,10 @@ def _unknown(key: str, origin: Origin) -> Finding:
     if key in field_types():
         fix = f"leave it out, and give it as a flag: --{key} VALUE"
         return _finding("U160", key, f"{name} {place} is titan's, and no key of torchtitan's", fix, origin)
+    if key in MOVED:
+        note = f"; {NOTES[key]}" if key in NOTES else ""
+        fix = f"leave it out, and give it as a flag: --{MOVED[key]} VALUE"
+        return _finding("U160", key, f"{name} {place} is older than 0.1: it is now {MOVED[key]}{note}", fix, origin)
     near = _near(section, name)
     if near is None:
         fix = "leave it out; titan cannot know what it does"
@@ -188,13 +212,13 @@ def _unknown(key: str, origin: Origin) -> Finding:
 
 
 def _near(section: str, name: str) -> str | None:
-    """The key that a name most likely means: one of its section, else one of the same name, else the nearest of all."""
-    here = nearest(name, tuple(key.rpartition(".")[2] for key in ROWS if key.rpartition(".")[0] == section))
-    if here is not None:
-        return f"{section}.{here}"
+    """The key that a name most likely means: the same but for hyphens, else near to it, here before elsewhere."""
     homes = [key for key in ROWS if plain(key.rpartition(".")[2]) == plain(name)]
     if homes:
         return nearest(section, tuple(homes), cutoff=0.0)
+    here = nearest(name, tuple(key.rpartition(".")[2] for key in ROWS if key.rpartition(".")[0] == section))
+    if here is not None:
+        return f"{section}.{here}"
     ends = {key.rpartition(".")[2]: key for key in reversed(list(ROWS))}
     found = nearest(name, tuple(ends), cutoff=0.75)
     return ends[found] if found else None

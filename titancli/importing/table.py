@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from titancli.importing.row import Row
+from engine.reading.moved_keys import DROPPED
+from titancli.importing.row import Row, dropped
 from titancli.importing.rows_layout import LAYOUT_ROWS
 from titancli.importing.rows_model import MODEL_ROWS
 from titancli.importing.rows_run import RUN_ROWS
 
-ROWS: Mapping[str, Row] = {row.key: row for row in (*MODEL_ROWS, *LAYOUT_ROWS, *RUN_ROWS)}
-"""By torchtitan's name. Keys of 0.2.0, 0.2.1 and 0.2.2 do not contradict each other."""
+_NAMED = {row.key: row for row in (*MODEL_ROWS, *LAYOUT_ROWS, *RUN_ROWS)}
+# Names of the time before 0.1 whose values change what is computed: nobody knows what to do with them.
+_NOT_THESE = frozenset({"checkpoint.interval_type"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,8 @@ def _fused(value: Any) -> Any:
     return ("fused" if value else "foreach") if isinstance(value, bool) else value
 
 
-def _layer_frequency(value: Any) -> Any:
-    return str(value)
+def _converts(value: Any) -> Any:
+    return ["float8"] if value is True else []
 
 
 _DEGREES = ("data_parallel_replicate_degree", "data_parallel_shard_degree", "tensor_parallel_degree")
@@ -72,9 +74,12 @@ OLDER: Mapping[str, Older] = {
     "checkpoint.model_weights_only": Older("checkpoint.last_save_model_only"),
     "checkpoint.last_save_model_weights_only": Older("checkpoint.last_save_model_only"),
     "checkpoint.initial_load_model_weights_only": Older("checkpoint.initial_load_model_only"),
-    "activation_checkpoint.selective_layer_freq": Older("activation_checkpoint.selective_ac_option", _layer_frequency),
+    "activation_checkpoint.selective_layer_freq": Older("activation_checkpoint.selective_ac_option", str),
     "memory_estimation.enabled": Older("memory_estimation.enable"),
     "validation.enabled": Older("validation.enable"),
+    "training.enable_fp8_linear": Older("model.converters", _converts),
+    "training.fp8_linear": Older("model.converters", _converts),
+    "float8.enable_float8_linear": Older("model.converters", _converts),
     **{f"training.{name}": Older(f"parallelism.{name}") for name in _DEGREES},
     **{f"experimental.{name}": Older(f"parallelism.{name}") for name in _MORE},
     **{f"float8.{name}": Older(f"quantize.linear.float8.{name}") for name in _FLOAT8_KEYS},
@@ -84,3 +89,10 @@ OLDER: Mapping[str, Older] = {
     "mx.mxfp8_dim1_cast_kernel_choice": Older("quantize.linear.mx.mxfp8_dim1_cast_kernel_choice"),
 }
 """Names of torchtitan 0.1 and of the months between, by the old name."""
+
+ROWS: Mapping[str, Row] = _NAMED | {
+    key: dropped(key, "any", None)
+    for key in DROPPED
+    if key not in _NAMED and key not in OLDER and key not in _NOT_THESE
+}
+"""By torchtitan's name; those that no 0.2 has are dropped. Keys of 0.2.0 to 0.2.2 do not contradict each other."""

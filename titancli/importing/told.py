@@ -132,6 +132,16 @@ def _finding(each: Finding) -> str:
     return f"{each.severity}[{each.rule}]: {each.message}{fix}"
 
 
+def _fitting(text: str, width: int) -> str:
+    """Text whose words fit a line: a key that is longer is broken after one of its dots."""
+    return " ".join(_broken(word, width) for word in text.split(" "))
+
+
+def _broken(word: str, width: int) -> str:
+    cut = word.rfind(".", 0, width) + 1
+    return f"{word[:cut]} {word[cut:]}" if len(word) > width and cut else word
+
+
 class _Lines:
     """Headed lists on a stream, in its width."""
 
@@ -147,5 +157,5 @@ class _Lines:
         if texts:
             report.say(f"\n{title}", self._stream, tint="good")
         for text in texts:
-            for line in report.wrapped(f"  {text}", self._width, indent=6):
+            for line in report.wrapped(f"  {_fitting(text, self._width - 6)}", self._width, indent=6):
                 report.say(line, self._stream)
