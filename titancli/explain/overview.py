@@ -37,7 +37,7 @@ def overview(seen: Seen, *, width: int, pen: Pen) -> list[str]:
         parts.append(("plan", ["  none: mend the errors first"]))
     else:
         parts += [
-            (_ranks(seen, plan), [*_mesh(seen, plan, width, pen), "", *wire_lines(seen.wires, width)]),
+            (_ranks(seen, plan), _mesh(seen, plan, width, pen)),
             (
                 f"memory of one rank, of {figures.memory(plan.memory.capacity_bytes)}",
                 [*_memory(seen, plan, width, pen)],
@@ -83,8 +83,11 @@ def _ranks(seen: Seen, plan: Plan) -> str:
 
 
 def _mesh(seen: Seen, plan: Plan, width: int, pen: Pen) -> list[str]:
+    """The picture, and below it what each axis carries."""
     per_node = seen.facts.known_cluster.gpus_per_node
-    return mesh_picture(seen.wires, world_size=plan.world_size, ranks_per_node=per_node, width=width, pen=pen)
+    drawn = mesh_picture(seen.wires, world_size=plan.world_size, ranks_per_node=per_node, width=width, pen=pen)
+    told = wire_lines(seen.wires, width)
+    return [*drawn, "", *told] if told else drawn
 
 
 # ── memory and time ──
@@ -97,7 +100,7 @@ def _memory(seen: Seen, plan: Plan, width: int, pen: Pen) -> Iterator[str]:
     memory, fit = plan.memory, seen.report.fit
     if memory.moment is not None:
         verdict = "" if fit is None else f"{fit.verdict}: "
-        used = f"{figures.memory(memory.peak_bytes)} are in use at its fullest ({memory.moment})"
+        used = f"{figures.memory(memory.peak_bytes)} in use at its fullest ({memory.moment})"
         yield from report.wrapped(f"  {verdict}{used}", width, indent=2)
 
 

@@ -63,7 +63,7 @@ def groups_in_words(wire: Wire) -> str:
     else:
         where = f"{wire.in_node} of them in a node"
     if not wire.in_one_node and wire.link != "network":
-        where += f", which {wire.link} joins"
+        where += f", nodes joined by {wire.link}"
     rate = "" if wire.bytes_per_s is None else f" ({_rate(wire.bytes_per_s)})"
     groups = "the one group" if wire.groups == 1 else f"one of {wire.groups:,} groups"
     context = " (over context ranks too)" if wire.with_context else ""

@@ -160,3 +160,17 @@ def test_nothing_of_a_file_moves_the_cursor(run: Run) -> None:
     Path("run.toml").write_text('[job]\ndescription = "\\u001b[2J"\n[cluster]\ngpu = "h100-80"\n')
     for words in ((), ("job.description",), ("--toml",)):
         assert "\x1b" not in run("run.toml", *words)[1]
+
+
+def test_json_of_a_wrong_config_is_whole_and_its_findings_are_on_stderr(run: Run) -> None:
+    Path("run.toml").write_text('[training]\nseq_len = "abc"\n')
+    code, out, err = run("run.toml", "--json")
+    rows = {row["key"]: row for row in json.loads(out)}
+    assert code == 2
+    assert err.startswith("error[S102]")
+    assert (rows["training.seq_len"]["broken"], rows["training.steps"]["broken"]) == (True, False)
+
+
+def test_json_of_a_rule_has_the_finding_where_it_is_broken(run: Run) -> None:
+    here = json.loads(run("--preset", "fsdp-8b", *TP3, "P101", "--json")[1])["here"]
+    assert (here["state"], here["finding"]["rule"]) == ("broken", "P101")

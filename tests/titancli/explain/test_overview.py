@@ -74,5 +74,10 @@ def test_a_speed_that_is_not_known_says_why(see: Callable[..., Seen]) -> None:
 
 
 def test_memory_says_whether_it_fits(see: Callable[..., Seen]) -> None:
-    assert "  fits: 63.6 GiB are in use at its fullest (" in text(see("fsdp-8b"))
+    assert "  fits: 63.6 GiB in use at its fullest (" in text(see("fsdp-8b"))
     assert "  does not fit: " in text(see("fsdp-8b", flags="--training.local_batch_size 64"))
+
+
+def test_one_rank_has_no_wires_and_no_gap(see: Callable[..., Seen]) -> None:
+    told = text(see(text='[cluster]\ngpu = "h100-80"\ngpus_per_node = 1\n'))
+    assert "one rank: it talks to nobody\n\nmemory of one rank" in told

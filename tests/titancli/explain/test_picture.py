@@ -96,7 +96,7 @@ def test_groups_in_words_say_where_they_lie() -> None:
         "ranks 0, 4 ... 28: one of 4 groups of 8, 2 of them in a node, over the network ("
     )
     rack = Cluster(gpu=GPUS["gb200"], nodes=4, gpus_per_node=4, network_gbit_per_s_per_gpu=400.0)
-    assert "4 of them in a node, which NVLink joins, over NVLink" in groups_in_words(found(rack)[0])
+    assert "4 of them in a node, nodes joined by NVLink, over NVLink" in groups_in_words(found(rack)[0])
 
 
 def test_traffic_in_words_names_bytes_time_and_what_is_hidden(see: Callable[..., Seen]) -> None:
