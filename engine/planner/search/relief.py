@@ -5,21 +5,24 @@ Knows only whether anything fits, as quickly as that can be known. Does not rank
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.hardware import Cluster
+from engine.hardware import GPUS, Cluster, Gpu
 from engine.keys import value_of, with_values
 from engine.legal import choice, divisors
+from engine.planner.memory import BYTES, OPTIMIZER_STATES
 from engine.planner.search import SEARCHED, opened
 from engine.planner.search.layouts import CP, LAYERS, PP, REPLICATE, SHARD, TP
 from engine.planner.search.options import LOCAL_BATCH, MICROBATCH
 from engine.planner.search.question import Question, Refusal
 from engine.planner.search.survey import Survey
-from engine.shapes import shape_of
+from engine.shapes import parameter_count, shape_of
 
 _MOST_TIMES = 4096
+# What is named where no number of the GPUs that were asked for helps.
+_COMMON = "h100-80"
 # Values of a key on either side of the one that does not go.
 _MOST_TRIED = 8
 
@@ -42,20 +45,20 @@ class WayOut:
 def ways_out(question: Question, *, refusal: Refusal) -> list[WayOut]:
     """Changes after each of which something fits, the least hardware first; empty where nothing helps."""
     found: list[WayOut] = []
-    for cluster in _larger(question.cluster):
-        if _fits(replace(question, cluster=cluster), refusal):
-            nodes = f"--nodes {cluster.nodes} --gpus-per-node {cluster.gpus_per_node}"
-            more = f"{cluster.world_size} GPUs of this kind"
-            if cluster.gpu.name == "cpu":
-                more = f"{cluster.nodes} machines like this one"
-            larger = {"cluster.nodes": cluster.nodes, "cluster.gpus_per_node": cluster.gpus_per_node}
-            found.append(WayOut(text=f"use {more} ({nodes})", values=larger))
-            break
+    enough = _enough(question, _larger(question.cluster), refusal)
+    if enough is not None:
+        more = f"{enough.world_size} GPUs of this kind"
+        if enough.gpu.name == "cpu":
+            more = f"{enough.nodes} machines like this one"
+        found.append(_of_hardware(more, enough))
     if question.config.training.dtype == "float32":
         narrow = {"training.dtype": "bfloat16"}
         if _fits(replace(question, config=with_values(question.config, narrow)), refusal):
             text = "keep weights and optimizer states in 16 bits (--training.dtype bfloat16)"
             found.append(WayOut(text=text, values=narrow))
+    if not found:
+        enough = _enough(question, _nodes_of(GPUS[_COMMON]), refusal)
+        found += [_of_hardware(f"{enough.world_size} x {_COMMON}", enough, gpu=_COMMON)] if enough else []
     return found
 
 
@@ -109,6 +112,40 @@ def _larger(cluster: Cluster) -> Iterator[Cluster]:
     while times <= _MOST_TIMES:
         yield replace(full, nodes=cluster.nodes * times)
         times *= 2
+
+
+def _nodes_of(gpu: Gpu) -> Iterator[Cluster]:
+    """Usual nodes of a kind: one, then twice as many each time."""
+    times = 1
+    while times <= _MOST_TIMES:
+        yield Cluster(
+            gpu=gpu,
+            nodes=times,
+            gpus_per_node=gpu.usual_gpus_per_node,
+            network_gbit_per_s_per_gpu=gpu.usual_network_gbit_per_s,
+        )
+        times *= 2
+
+
+def _enough(question: Question, clusters: Iterable[Cluster], refusal: Refusal) -> Cluster | None:
+    """The first on which something fits; those that cannot even hold the weights once are not searched."""
+    config = question.config
+    width = BYTES[config.training.dtype] * (2 + OPTIMIZER_STATES[config.optimizer.name])
+    least_bytes = width * parameter_count(shape_of(config.model))
+    for cluster in clusters:
+        if cluster.world_size * cluster.gpu.memory_bytes < least_bytes:
+            continue
+        if _fits(replace(question, cluster=cluster), refusal):
+            return cluster
+    return None
+
+
+def _of_hardware(what: str, cluster: Cluster, *, gpu: str | None = None) -> WayOut:
+    flags = f"--nodes {cluster.nodes} --gpus-per-node {cluster.gpus_per_node}"
+    values = {"cluster.nodes": cluster.nodes, "cluster.gpus_per_node": cluster.gpus_per_node}
+    if gpu is None:
+        return WayOut(text=f"use {what} ({flags})", values=values)
+    return WayOut(text=f"use {what} (--gpu {gpu} {flags})", values={"cluster.gpu": gpu} | values)
 
 
 def _fits(question: Question, refusal: Refusal) -> bool:

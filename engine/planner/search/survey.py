@@ -20,7 +20,7 @@ from engine.planner.mesh import Mesh
 from engine.planner.recompute import Mode
 from engine.planner.search.bound import Bound
 from engine.planner.search.evaluate import Point, Way, Ways
-from engine.planner.search.layouts import Free, Layout, layouts
+from engine.planner.search.layouts import REPLICATE, Free, Layout, layouts
 from engine.planner.search.options import LOCAL_BATCH, MICROBATCH, Options, all_options, plain_options
 from engine.planner.search.order import WORTH_SHOWING, ranked, room_bytes
 from engine.planner.search.question import GOALS, Question, Refusal
@@ -82,8 +82,11 @@ class Survey:
             self._judge_in_full(layout)
 
     def finds_any(self) -> bool:
-        """Whether anything fits: layouts are judged until one does."""
+        """Whether anything fits: layouts are judged until one does. Copies of the model only take more."""
+        fixes_copies = Free(self._question).fixes(REPLICATE)
         for layout in layouts(self._question, self._shape):
+            if layout.mesh.dp_replicate > 1 and not fixes_copies:
+                continue
             options = min(plain_options(self._question, layout), key=_by_memory, default=None)
             if options and any(not self._is_refused(way) for way, _ in self._fitting(layout, options, {})):
                 return True
