@@ -40,7 +40,7 @@ def test_the_cluster_that_is_offered_is_the_first_that_holds_the_model() -> None
 
 def test_where_no_number_of_them_helps_other_gpus_are_named() -> None:
     question = _question("70B", "h100-80", nodes=1, gpus_per_node=1)
-    small = replace(question.cluster, gpu=replace(question.cluster.gpu, name="cpu", memory_bytes=1 << 30))
+    small = replace(question.cluster, gpu=replace(question.cluster.gpu, name="cpu", memory_bytes=1 << 27))
     (way,) = ways_out(replace(question, cluster=small), refusal=refusal)
     assert way.values == {"cluster.gpu": "h100-80", "cluster.nodes": 2, "cluster.gpus_per_node": 8}
     assert str(way) == "use 16 x h100-80 (--gpu h100-80 --nodes 2 --gpus-per-node 8)"
