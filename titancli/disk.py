@@ -51,7 +51,7 @@ class Disk:
         """One line for people."""
         free = figures.NOT_KNOWN if self.free_bytes is None else decimal(self.free_bytes)
         one = f"{decimal(self.saved.one_bytes)} ({_binary(self.saved.one_bytes)}) each"
-        return f"{one}; {_peak(self.saved)}; {free} free in {os.path.abspath(self.place)}"
+        return f"{one}; {_peak(self.saved, self.standing)}; {free} free in {os.path.abspath(self.place)}"
 
     def to_json(self) -> dict[str, Any]:
         """`here.disk` of `titan validate --json`."""
@@ -94,13 +94,12 @@ def room_finding(loaded: Loaded, disk: Disk, *, severity: Severity) -> Finding:
     origins = loaded.origins
     key = next((key for key in _KEYS if key in origins and origins[key].kind != "default"), "checkpoint.enable")
     file, line, source = locate(origins, key)
-    there = f" ({disk.standing} there already)" if disk.standing else ""
     free = f"{os.path.abspath(disk.place)} has {decimal(disk.free_bytes)} free"
     return Finding(
         rule="M520",
         severity=severity,
         key=key,
-        message=f"checkpoints of {decimal(disk.saved.one_bytes)} take {_peak(disk.saved)}{there}, and {free}",
+        message=f"checkpoints of {decimal(disk.saved.one_bytes)} take {_peak(disk.saved, disk.standing)}, and {free}",
         fix=_way_out(disk),
         file=file,
         line=line,
@@ -123,7 +122,7 @@ def _in_units(size_bytes: int, step: int, units: tuple[str, ...]) -> str:
     return f"{size_bytes / step**power:.4g} {units[power]}"
 
 
-def _peak(taken: Saved) -> str:
+def _peak(taken: Saved, standing: int) -> str:
     """What this run takes at its fullest, of what that is made, and what a longer one would take."""
     made_of = rotating = f"{taken.kept} kept + 1 being written"
     if taken.standing == taken.saves:
@@ -131,7 +130,8 @@ def _peak(taken: Saved) -> str:
         if taken.limit_bytes > taken.peak_bytes:
             made_of += f"; {decimal(taken.limit_bytes)} in a longer run, {rotating}"
     export = f" and {decimal(taken.export_bytes)} of export" if taken.export_bytes else ""
-    return f"{decimal(taken.peak_bytes)} at their peak ({made_of}{export})"
+    there = f"; {standing:,} of them there already" if standing else ""
+    return f"{decimal(taken.peak_bytes)} at their peak ({made_of}{export}{there})"
 
 
 def _way_out(disk: Disk) -> str:

@@ -71,6 +71,9 @@ def say_findings(findings: Iterable[Finding], stream: TextIO | None = None) -> N
         if excerpt is not None:
             rest.insert(where, f"   | {shortened(printable(excerpt), width - 5)}")
         if stream.isatty():
+            if finding.key and (finding.file or finding.source) and len(rest[0]) > width:
+                # The key under the place it was written in; neither is cut.
+                rest[0] = "\n      ".join(rest[0].rsplit("  ", 1))
             message = "\n".join(wrapped(f"{label}: {message}", width, indent=4)).removeprefix(f"{label}: ")
             rest = ["\n".join(wrapped(line, width, indent=7)) if line.startswith("  fix: ") else line for line in rest]
         tint = RED if finding.severity == "error" else YELLOW

@@ -118,3 +118,17 @@ def test_an_axis_and_its_degree_stay_on_one_line() -> None:
     resolved = check(load(preset="3d-405b", environ={})).plan
     assert resolved is not None
     assert report.wrapped_layout(resolved, 16) == ["FSDP 8 x TP 8", "x PP 8"]
+
+
+def test_key_that_does_not_fit_beside_its_place_stands_below_it() -> None:
+    screen = _Screen()
+    report.say_findings([finding(key="a.key", source="flag --" + "k" * 120)], screen)
+    assert f"  --> flag --{'k' * 120}\n      a.key\n" in screen.getvalue()
+
+
+def test_finding_in_a_file_that_memory_may_not_hold_is_shown(tmp_path: Path) -> None:
+    file = tmp_path / "corpus.jsonl"
+    with file.open("wb") as corpus:
+        corpus.write(b"[training]\nseq_len = 7\n")
+        corpus.truncate(100 * 10**9)
+    assert "   | seq_len = 7\n" in said(finding(file=str(file), line=2))

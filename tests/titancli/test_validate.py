@@ -36,6 +36,16 @@ def test_c52_every_preset_is_sound(titan: Callable[..., Any], preset: str) -> No
     assert ran.out.endswith(f"ok: {preset} is sound\n")
 
 
+MUST_PASS = Path(__file__).parents[1] / "engine" / "rules" / "must_pass"
+
+
+@pytest.mark.parametrize("name", ["base", "global_batch_without_local", "pipeline_8_of_8_layers", "llama3_405b"])
+def test_c52_validate_passes_what_is_right(titan: Callable[..., Any], name: str) -> None:
+    ran = titan("validate", str(MUST_PASS / f"{name}.toml"))
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.endswith(f"ok: {name} is sound\n")
+
+
 def test_c49_three_mistakes_are_one_report_with_lines(titan: Callable[..., Any], mistaken: Path) -> None:
     ran = titan("validate", mistaken.name)
     assert (ran.code, ran.out) == (2, "")
@@ -130,3 +140,47 @@ def test_json_says_whether_it_fits_and_what_would(titan: Callable[..., Any]) -> 
     assert fit["needed_bytes"] > fit["capacity_bytes"]
     assert all(change["needed_bytes"] <= 0.92 * fit["capacity_bytes"] for change in fit["changes"])
     assert {"activation_checkpoint.mode": "full"} in [change["config"] for change in fit["changes"]]
+
+
+MANY = """\
+[model.shape]
+n_kv_heads = 4
+
+[cluster]
+gpu = "h100-80"
+gpus_per_node = 8
+
+[lr_scheduler]
+warmup_steps = 2000
+
+[training]
+seq_len = 1003
+
+[parallelism]
+tensor_parallel_degree = 8
+enable_async_tensor_parallel = true
+"""
+
+
+def test_findings_come_in_the_order_of_lines_errors_first(titan: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(MANY, "utf-8")
+    findings = json.loads(titan("validate", "run.toml", "--json").out)["findings"]
+    found = [(finding["severity"], finding["line"]) for finding in findings]
+    assert found == [("error", 12), ("error", 15), ("error", 16), ("warning", 9)]
+
+
+def test_the_page_of_a_rule_is_named_once_at_the_end(titan: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(MANY, "utf-8")
+    ran = titan("validate", "run.toml")
+    assert ran.code == 2
+    assert ran.err.endswith("run: 3 errors, 1 warning\nthe reason behind a rule: titan explain-config P110\n")
+
+
+def test_no_page_is_named_where_no_rule_is_broken(titan: Callable[..., Any], mistaken: Path) -> None:
+    assert "explain-config" not in titan("validate", mistaken.name).err
+
+
+def test_what_another_engine_would_read_and_write_is_not_looked_at(titan: Callable[..., Any]) -> None:
+    words = ("validate", "--preset", "quickstart", "--checkpoint.enable", "--json", "--stack")
+    here = {name: json.loads(titan(*words, name).out)["here"] for name in ("titan", "megatron")}
+    assert (here["titan"]["disk"] is None, here["megatron"]) == (False, None)
