@@ -17,6 +17,7 @@ from engine.errors import Finding
 from engine.keys import field_types, nested, value_of
 from engine.reading.layers import Layer, flags_layer
 from engine.reading.origins import Origin
+from engine.reading.wants import is_sound
 from engine.reading.wrong_values import complaint, shown
 from engine.sources import Flag
 from titancli.importing.hardware import hardware_of
@@ -184,12 +185,12 @@ def _wrong(file: str, entry: Entry, moved: Moved) -> Finding | None:
     """The finding about a value that titan does not take, at the line where it is written."""
     try:
         Config.model_validate(nested({moved.new: moved.value}))
+        if is_sound(moved.value):
+            return None
     except ValidationError:
-        message, fix = complaint(moved.new, moved.value, Origin("file", file, entry.line))
-        return Finding(
-            rule="U161", severity="error", key=entry.old, message=message, fix=fix, file=file, line=entry.line
-        )
-    return None
+        pass
+    message, fix = complaint(moved.new, moved.value, Origin("file", file, entry.line))
+    return Finding(rule="U161", severity="error", key=entry.old, message=message, fix=fix, file=file, line=entry.line)
 
 
 def _as_read(key: str, value: Any) -> Any:

@@ -93,10 +93,11 @@ def _stages(given: Given, stages: int) -> Outcome:
     if layers is None or stages == usual:
         return Gone(f"titan makes {stages} stages by itself; {_BY_WORK}")
     most = -(-layers // stages)
-    if -(-layers // most) != stages or stages % pp:
-        return Refused(
-            f"{stages} stages of {layers} layers cannot be shared by {pp} ranks of titan's", f"leave {_LAYERS} out"
-        )
+    leave = f"leave it out: titan makes {usual} stages by itself"
+    if stages % pp:
+        return Refused(f"it makes {stages} stages, which {pp} ranks cannot share: torchtitan refuses it too", leave)
+    if -(-layers // most) != stages:
+        return Refused(f"titan makes no {stages} stages of {layers} layers", leave)
     return Became({_LAYERS: most}, f"{stages} stages, as in torchtitan; {_BY_WORK}")
 
 
@@ -118,7 +119,7 @@ def _option(given: Given) -> Outcome:
     option = str(given[_OPTION])
     if option == "op":
         return Became({_OPTION: "op"})
-    if not option.isdigit():
+    if not option.isdecimal():
         return Refused(f"{option} is neither op nor a number", 'write "op", or every how many layers one is recomputed')
     if int(option) == 0:
         return Became({_OPTION: 1}, "was 0, which means every layer")

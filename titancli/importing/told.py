@@ -155,7 +155,8 @@ class _Lines:
     def rows(self, title: str, rows: Iterable[str]) -> None:
         texts = list(rows)
         if texts:
-            report.say(f"\n{title}", self._stream, tint="good")
+            report.say("", self._stream)
+            report.say(title, self._stream, tint="good")
         for text in texts:
             for line in report.wrapped(f"  {_fitting(text, self._width - 6)}", self._width, indent=6):
                 report.say(line, self._stream)

@@ -119,6 +119,13 @@ def test_what_is_switched_off_is_dropped_not_refused(run: Run, key: str, value: 
     assert (done.findings, [left.key for left in done.dropped]) == ([], [key])
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("activation_checkpoint.selective_ac_option", str(2**70)), ("optimizer.lr", -1.0)]
+)
+def test_a_value_that_titan_does_not_take_is_told_at_its_line(run: Run, key: str, value: Any) -> None:
+    assert [(each.rule, each.key, each.line) for each in run({key: value}).findings] == [("U161", key, 3)]
+
+
 def test_torchtitan_defaults_are_written_where_titan_has_others(run: Run) -> None:
     values = run({"model.flavor": "8B"}).values
     assert (values["training.steps"], values["training.local_batch_size"]) == (10_000, 8)
