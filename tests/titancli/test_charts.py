@@ -11,7 +11,7 @@ from engine.planner.plan import Plan, plan
 from engine.planner.timing import Time
 from engine.sources import load
 from titancli import figures
-from titancli.charts import Pen, memory_chart, say_memory, say_time, time_chart, time_parts
+from titancli.charts import Pen, memory_chart, say_memory, say_side_by_side, say_time, time_chart, time_parts
 
 PLAIN = Pen(has_blocks=False, has_colour=False)
 
@@ -64,3 +64,11 @@ def test_a_stream_that_takes_no_blocks_gets_letters(planned: Plan) -> None:
     say_time(planned.time, stream)
     assert b"#" in raw.getvalue()
     assert b"\x1b" not in raw.getvalue()
+
+
+def test_plans_side_by_side_have_a_bar_each_of_their_fullest_rank(planned: Plan) -> None:
+    stream = io.StringIO()
+    say_side_by_side([("1", planned), ("preset", planned)], stream)
+    bars = [line for line in stream.getvalue().splitlines() if "|" in line]
+    assert [line.split()[0] for line in bars] == ["1", "preset"]
+    assert all(line.endswith(f" {figures.memory(planned.memory.needed_bytes)}") for line in bars)
