@@ -55,7 +55,7 @@ def init(
     if not asks and not yes:
         _check_complete(setting, state)
     try:
-        done = asked(setting, state, output=output) if asks else decided(setting, state)
+        done = asked(setting, state, output=output, force=force) if asks else decided(setting, state)
     except KeyboardInterrupt:
         report.say("nothing is written")
         return EXIT_INTERRUPTED

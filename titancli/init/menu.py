@@ -114,7 +114,7 @@ def drawn(picking: Picking, *, columns: int, lines: int) -> list[Line]:
     menu, room = picking.menu, columns - 1
     question = f"{menu.text} {picking.typed}_" if picking.typed else menu.text
     about = report.wrapped(f"  {menu.about}", room, indent=2) if menu.about else []
-    hint = "arrows or letters, Enter" + (", back: Ctrl-B" if menu.has_back else "") + ", quit: Ctrl-C"
+    hint = "arrows or typing, Enter" + (", back: Ctrl-B" if menu.has_back else "") + ", quit: Ctrl-C"
     note = _note(picking, room)
     # Question, hint, and the line that the cursor of the terminal stands on.
     spare = lines - 3 - len(about) - len(note)

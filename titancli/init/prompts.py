@@ -6,9 +6,12 @@ Knows prompt_toolkit through questionary, and keys. Does not know what is asked,
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
+from engine.errors import EXIT_TERMINATED
 from titancli import report
 from titancli.init import menu as menus
 from titancli.init.menu import BACK, QUIT, Menu, Picking
@@ -80,12 +83,13 @@ def _application(menu: Menu) -> Application[str]:
 
     @keys.add(Keys.Any)
     def _(event: KeyPressEvent) -> None:
-        if menus.quits(picking, event.data):
+        letters = event.data.strip("\r\n")
+        if menus.quits(picking, letters):
             leave(event)
-        elif event.data.isprintable():
-            turn(menus.typed(picking, event.data))
+        elif letters.isprintable():
+            turn(menus.typed(picking, letters))
 
-    return Application(
+    application: Application[str] = Application(
         layout=Layout(Window(FormattedTextControl(fragments, show_cursor=False), always_hide_cursor=True)),
         key_bindings=keys,
         input=create_input(sys.stdin),
@@ -94,6 +98,17 @@ def _application(menu: Menu) -> Application[str]:
         color_depth=None if report.takes_colour(sys.stdout) else ColorDepth.DEPTH_1_BIT,
         include_default_pygments_style=False,
     )
+    application.pre_run_callables.append(lambda: _end_when_told(application))
+    return application
+
+
+def _end_when_told(application: Application[str]) -> None:
+    """SIGTERM and SIGHUP end it with the terminal as it was."""
+    import asyncio
+
+    leave = partial(application.exit, exception=SystemExit(EXIT_TERMINATED))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, leave)
 
 
 def _output() -> Output:

@@ -87,18 +87,19 @@ def _searched(setting: Setting, state: State, wanted: Search) -> State:
 # ── with somebody who answers ──
 
 
-def asked(setting: Setting, state: State, *, output: str | None) -> Done:
+def asked(setting: Setting, state: State, *, output: str | None, force: bool) -> Done:
     """Asks until a plan is chosen; KeyboardInterrupt where somebody leaves."""
     report.say(f"titan init: {_count(setting, state)}, then the plans to choose from", tint="good")
     report.say("Enter takes what is proposed. Nothing is written before the end.\n")
     while True:
         match wizard.step(setting, state):
             case Ask() as asking:
-                state = _asked(setting, state, asking, output)
+                state = _asked(setting, state, asking, output=output, force=force)
             case Doubt() as doubt:
                 state = _doubted(setting, state, doubt)
             case Search() as wanted:
-                _say_guide(wanted)
+                if wanted.loaded.config.cluster.gpu != "cpu":
+                    _say_guide(wanted)
                 state = _searched(setting, state, wanted)
                 if state.plans is not None:
                     say_plans(state.plans)
@@ -113,13 +114,12 @@ def _count(setting: Setting, state: State) -> str:
     return f"{count} question{'s' if count != 1 else ''}" if count else "all questions are answered"
 
 
-def _asked(setting: Setting, state: State, asking: Ask, output: str | None) -> State:
+def _asked(setting: Setting, state: State, asking: Ask, *, output: str | None, force: bool) -> State:
     question, default = asking.question, asking.default
     if asking.refused:
         report.say_findings(asking.refused, sys.stdout)
     if question is CHOICE and state.plans is not None:
-        plans = state.plans
-        report.say(f"it will be written to {output or _free_name(plans)}")
+        report.say(f"it will be written to {output or _name(state.plans, takes_another=not force)}")
     menu = Menu(
         text=question.text,
         about=f"Enter: {default.value}. {default.reason}" if question is not CHOICE else "",
@@ -214,20 +214,18 @@ def _say_guide(wanted: Search) -> None:
 # ── writing ──
 
 
-def _free_name(plans: Plans) -> str:
-    return free_name(_name(plans))
-
-
-def _name(plans: Plans) -> str:
+def _name(plans: Plans, *, takes_another: bool) -> str:
+    """A name made from the answers; where a file has it, another one or, if that is not wanted, the same."""
     question = plans.question
-    return name_for(question.config, question.cluster, question.goal)
+    name = name_for(question.config, question.cluster, question.goal)
+    return free_name(name) if takes_another else name
 
 
 def finish(setting: Setting, done: Done, *, output: str | None, force: bool, asks: bool) -> None:
     """Writes the chosen plan and says what to type next."""
     plans = done.plans
     say_strategies(plans, done.choice)
-    path = output or (_free_name(plans) if asks and not force else _name(plans))
+    path = output or _name(plans, takes_another=asks and not force)
     said = {flag.key for flag in setting.flags}
     written = write_plan(plans, done.choice, path, said=said, asked_auto=done.keeps_auto, force=force)
     report.say("")

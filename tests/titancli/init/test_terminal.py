@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -112,9 +114,12 @@ def test_back_asks_the_question_before_again(opened: Opened, tmp_path: Path, key
     assert load(tmp_path / "run.toml", environ={}).config.training.seq_len == 128
 
 
-@pytest.mark.parametrize("key", [CTRL_C, CTRL_D, "q"], ids=["Ctrl-C", "Ctrl-D", "q"])
-@pytest.mark.parametrize("at", ["What is it for?", "Which plan"])
-def test_c51_leaving_in_the_middle_writes_nothing(opened: Opened, tmp_path: Path, key: str, at: str) -> None:
+@pytest.mark.parametrize(
+    ("at", "key"),
+    [("What is it for?", CTRL_C), ("What is it for?", CTRL_D), ("What is it for?", "q"), ("Which plan", CTRL_C)],
+    ids=["Ctrl-C", "Ctrl-D", "q", "Ctrl-C-before-the-plan"],
+)
+def test_c51_leaving_in_the_middle_writes_nothing(opened: Opened, tmp_path: Path, at: str, key: str) -> None:
     terminal = opened(*SMALL)
     if at == "Which plan":
         terminal.press("What is it for?", ENTER)
@@ -122,6 +127,17 @@ def test_c51_leaving_in_the_middle_writes_nothing(opened: Opened, tmp_path: Path
     code, last = terminal.end()
     assert (code, "nothing is written" in last) == (130, True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_ends_it_with_the_terminal_as_it_was(opened: Opened, tmp_path: Path) -> None:
+    terminal = opened(*SMALL)
+    before = termios.tcgetattr(terminal.child.child_fd)
+    terminal.press("What is it for?")
+    assert termios.tcgetattr(terminal.child.child_fd) != before
+    terminal.child.kill(signal.SIGTERM)
+    terminal.child.expect_exact(pexpect.EOF)
+    after = termios.tcgetattr(terminal.child.child_fd)
+    assert (terminal.end()[0], after == before, list(tmp_path.iterdir())) == (143, True, [])
 
 
 def test_a_broken_rule_is_shown_with_its_fix(opened: Opened, tmp_path: Path) -> None:
