@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from engine.errors import TitanError
-from engine.planner.search.relief import WayOut, other_values, ways_out
+from engine.planner.search.relief import other_values, ways_out
 from engine.rules.layouts import refusal
 from engine.shapes import parameter_count, shape_of
 from titancli import figures, guide, report
@@ -30,11 +30,11 @@ def decided(setting: Setting, state: State) -> Done:
     """Defaults answer what is open; TitanError where that breaks a rule, or nothing fits."""
     while True:
         match wizard.step(setting, state):
-            case Ask() as asked:
-                state = wizard.answered(setting, state, asked.default.value)
+            case Ask() as asking:
+                state = wizard.answered(setting, state, asking.default.value)
                 if state.refused:
                     raise TitanError(*state.refused)
-                _say_default(asked)
+                _say_default(asking)
             case Doubt() as doubt:
                 state = _settled(setting, state, doubt)
             case Search() as wanted:
@@ -47,9 +47,9 @@ def decided(setting: Setting, state: State) -> Done:
                 return done
 
 
-def _say_default(asked: Ask) -> None:
-    reason = "" if asked.question is CHOICE else f": {asked.default.reason}"
-    text = f"{asked.question.flag} {asked.default.value}{reason}"
+def _say_default(asking: Ask) -> None:
+    reason = "" if asking.question is CHOICE else f": {asking.default.reason}"
+    text = f"{asking.question.flag} {asking.default.value}{reason}"
     for line in report.wrapped(text, report.width_of(sys.stdout), indent=4):
         report.say(line, tint="faint")
 
@@ -168,11 +168,11 @@ def _doubted(setting: Setting, state: State, doubt: Doubt) -> State:
 def _freed(setting: Setting, state: State, stuck: Stuck) -> State:
     """Nothing fits: what would be needed, as ways to go on."""
     report.say_findings(stuck.findings, sys.stdout)
-    ways = [way for way in (*other_values(stuck.question, refusal=refusal), *_more(stuck)) if way.values]
+    question = stuck.question
+    ways = [*other_values(question, refusal=refusal), *ways_out(question, refusal=refusal)]
+    ways = [way for way in ways if way.values]
     rows = [Row(value=f"way {place}", title=str(way), note=_changes(way.values)) for place, way in enumerate(ways)]
-    rows += [
-        Row(value=question.key, title=f"answer again: {question.label}") for question in wizard.asked_before(state)
-    ]
+    rows += [Row(value=earlier.key, title=f"answer again: {earlier.label}") for earlier in wizard.asked_before(state)]
     if not rows:
         raise TitanError(*stuck.findings)
     word = _chosen("What is to change?", rows)
@@ -181,10 +181,6 @@ def _freed(setting: Setting, state: State, stuck: Stuck) -> State:
     way = ways[int(word.removeprefix("way "))]
     say_answer("changed", _changes(way.values))
     return wizard.mended(setting, state, way.values)
-
-
-def _more(stuck: Stuck) -> list[WayOut]:
-    return ways_out(stuck.question, refusal=refusal)
 
 
 def _chosen(text: str, rows: list[Row]) -> str:
