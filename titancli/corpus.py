@@ -75,7 +75,7 @@ def look_at_data(loaded: Loaded, plan: Plan | None) -> tuple[list[Finding], list
     until_s = time.monotonic() + _MOST_S
     for corpus in _corpora(loaded):
         if not os.path.exists(os.path.expanduser(corpus.path)):
-            message = f"{corpus.key} = {corpus.path} is not on this machine"
+            message = f"{corpus.key} = {corpus.path or 'nothing'} is not on this machine"
             findings.append(_warning("D610", corpus.key, message, _MISSING_FIX))
             continue
         try:

@@ -10,7 +10,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from engine.data.corpus import Meter, Unreadable, corpus_files, file_documents
+from engine.data.corpus import JSON_LINES_SUFFIXES, Meter, Unreadable, corpus_files, file_documents
 from engine.data.refused import nothing_to_read, unreadable_findings
 from engine.errors import Finding
 
@@ -71,4 +71,5 @@ def glance(dataset: str, dataset_path: str | None, *, skip_unreadable: bool, mos
 
 def _is_of_another_kind(unreadable: list[Unreadable]) -> bool:
     """Whether what a corpus without documents holds is nothing, or lines of something else: told once, not each."""
-    return len(unreadable) != 1 and all(record.line is not None for record in unreadable)
+    is_one_bad_line = len(unreadable) == 1 and unreadable[0].file.lower().endswith(JSON_LINES_SUFFIXES)
+    return not is_one_bad_line and all(record.line is not None for record in unreadable)

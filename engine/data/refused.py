@@ -35,8 +35,8 @@ def nothing_to_read(
     """
     what, fix = "there is no text in it", "name files that hold text"
     if unreadable:
-        what = f"none of its {unreadable:,} record{'s' if unreadable > 1 else ''} can be read"
-        what += f"; the first, {first.place}: {first.reason}" if first else ""
+        what = f"none of its {unreadable:,} records can be read" if unreadable > 1 else "its one record cannot be read"
+        what += f"; {'the first, ' if unreadable > 1 else ''}{first.place}: {first.reason}" if first else ""
     elif os.path.isdir(os.path.expanduser(dataset_path or "")) and not _has_files_for(dataset, dataset_path):
         what = f"{dataset_path} holds no file named *{', *'.join(SUFFIXES[dataset][:3])}"
         what += " or alike" if len(SUFFIXES[dataset]) > 3 else ""

@@ -100,6 +100,16 @@ def test_lines_that_are_all_bad_are_told_once_with_the_way_out(tmp_path):
     assert found.fix.startswith('set training.dataset to "text"')
 
 
+def test_one_line_of_text_is_no_json_line_that_was_cut(tmp_path):
+    (tmp_path / "notes.txt").write_text("one\n", "utf-8")
+    found = refusal("jsonl", tmp_path / "notes.txt")
+    assert found.message == (
+        "the corpus has 0 documents: its one record cannot be read; line 1 (byte offset 0): "
+        "it is not JSON (expecting value at column 1)"
+    )
+    assert found.fix.startswith('set training.dataset to "text"')
+
+
 def test_a_folder_with_files_of_the_other_kind_says_which_dataset_takes_them(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(LINES[0])
     found = refusal("text", tmp_path)
