@@ -60,7 +60,8 @@ class Plans:
         """A plan on one line: speed, memory, layout."""
         plan = self.candidate(word).plan
         rate, memory = figures.rate(plan.tokens_per_s_per_gpu), figures.memory(plan.memory.needed_bytes)
-        return f"{word:<6}  {rate:>7} tokens/s/GPU  {memory:>8}  {report.layout(plan)}"
+        place = f"{word:<{max(map(len, self.words))}}"
+        return f"{place} {rate:>7} tokens/s/GPU {memory:>9}  {report.layout(plan)}"
 
     def note(self, word: str) -> str:
         """What makes a plan, how full it is, and why it stands where it does."""
