@@ -52,7 +52,8 @@ def flags_of(command: str | None) -> list[str]:
 
 def unknown_command(word: str, rest: Sequence[str]) -> Finding:
     """A first word that is no command; `rest` are the words of the line."""
-    message = f"there is no command {word if word.strip() else f'{chr(34)}{word}{chr(34)}'}"
+    named = word if word.strip() else f'"{word}"'
+    message = f"there is no command {named}"
     known, plain = commands(), word.lower()
     if plain == "help":
         meant = next((f"titan {each} --help" for each in rest if each in known), "titan --help")

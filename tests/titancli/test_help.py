@@ -19,8 +19,9 @@ def test_help_keeps_within_the_screen_and_cuts_nothing(
     words: tuple[str, ...], columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    command = parsed().commands[words[0]] if words else parsed()
-    with command.make_context(" ".join(("titan", *words)), [], resilient_parsing=True) as context:
+    with parsed().make_context("titan", [], resilient_parsing=True) as titan:
+        command = parsed().commands[words[0]] if words else parsed()
+        context = command.make_context(words[0], [], parent=titan, resilient_parsing=True) if words else titan
         lines = command.get_help(context).splitlines()
     assert max(map(len, lines)) <= min(columns, 100)
     assert not [line for line in lines[1:] if line.endswith("...")]
