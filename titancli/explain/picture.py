@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _MOST_NODES = 2
 # Columns between ranks, from the airy to the narrow.
 _GAPS = (3, 2)
+_RANKS = "rank"
 
 
 def mesh_picture(wires: Sequence[Wire], *, world_size: int, ranks_per_node: int, width: int, pen: Pen) -> list[str]:
@@ -125,7 +126,7 @@ class _Ruler:
     @classmethod
     def of(cls, wires: Sequence[Wire], *, last_rank: int, ranks: int, width: int) -> _Ruler:
         """The airiest that has a node in one line; else the narrowest, in several."""
-        label, digits = max(len(wire.axis) for wire in wires) + 6, len(str(last_rank))
+        label, digits = max(len(name) for name in (_RANKS, *(wire.axis for wire in wires))) + 6, len(str(last_rank))
         for says_bytes, gap in product((True, False), _GAPS):
             tail = max(len(_tail(wire, says_bytes=says_bytes)) for wire in wires)
             fit = max(1, (width - label - tail + gap) // (digits + gap))
@@ -145,7 +146,7 @@ def _node(ranks: range, wires: Sequence[Wire], ruler: _Ruler, pen: Pen) -> list[
     for begin in range(0, len(ranks), ruler.fit):
         piece = ranks[begin : begin + ruler.fit]
         numbers = (" " * ruler.gap).join(f"{rank:>{ruler.digits}}" for rank in piece)
-        lines.append("    rank".ljust(ruler.label) + numbers)
+        lines.append(f"    {_RANKS}".ljust(ruler.label) + numbers)
         for wire in wires:
             row = _row([wire.group_of(rank)[0] for rank in piece], ruler, pen)
             lines.append(f"    {wire.axis}".ljust(ruler.label) + row + _tail(wire, says_bytes=ruler.says_bytes))

@@ -51,6 +51,13 @@ def test_neighbours_of_a_group_are_joined_and_others_share_a_number() -> None:
     ]
 
 
+def test_the_word_rank_stands_apart_from_the_numbers_under_the_shortest_axis() -> None:
+    assert picture(tensor=8, width=100)[1:3] == [
+        "    rank  0   1   2   3   4   5   6   7",
+        f"    tp    0---0---0---0---0---0---0---0  NVLink, {figures.memory(found(tensor=8)[0].sent_bytes)}",
+    ]
+
+
 def test_lines_are_drawn_where_the_stream_takes_them() -> None:
     assert "0───0───0───0" in "\n".join(picture(width=100, pen=BLOCKS))
 
