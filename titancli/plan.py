@@ -26,6 +26,7 @@ from titancli.config_file import (
     schema_line,
     write_config,
 )
+from titancli.help import continued
 from titancli.nothing_fits import nothing
 from titancli.question import Asked, question_of
 from titancli.ranking import say_lost, say_pareto, say_ranked
@@ -100,4 +101,6 @@ def _say(question: Question, found: Found, written: Sequence[Written]) -> None:
         report.say(next_steps(written[0].path))
     else:
         words = [word for word in sys.argv[1:] if word != "--json"]
-        report.say(f"next: titan {shlex.join(words)} --output run.toml")
+        line = f"titan {shlex.join(words)} --output run.toml"
+        room = report.width_of(sys.stdout) - len("next: ") if sys.stdout.isatty() else len(line)
+        report.say("next: " + "\n".join(continued(line, room)))

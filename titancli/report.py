@@ -13,7 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from engine.errors import Finding
 
@@ -46,7 +46,9 @@ def console(stream: TextIO) -> Console:
     """A rich console that adds no markup or colour of its own, and none at all where none is welcome."""
     from rich.console import Console
 
-    return Console(file=stream, highlight=False, markup=False, emoji=False, no_color=not takes_colour(stream))
+    # With `no_color` alone, rich goes on writing bold and faint.
+    system: Literal["auto"] | None = "auto" if takes_colour(stream) else None
+    return Console(file=stream, highlight=False, markup=False, emoji=False, color_system=system)
 
 
 def width_of(stream: TextIO) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from titancli.app import parsed
+from titancli.pages.screen import written
 
 EVERY_COMMAND = (
     ("--help",),
@@ -29,6 +30,12 @@ EVERY_COMMAND = (
     ("logs",),
     ("schema",),
     ("completion", "zsh"),
+    ("init", "--model", "debugmodel", "--gpu", "cpu", "--yes", "--output", "made.toml", "--force"),
+    ("import", "--help"),
+    ("explain-config", "--preset", "3d-405b"),
+    ("explain-config", "P101"),
+    ("explain-config", "strategies"),
+    ("explain-config", "--preset", "fsdp-8b", "--toml"),
 )
 # As a person walks through them, from a config to a run, then what is beside the way.
 WALK = (
@@ -90,3 +97,39 @@ def test_terminal_of_ascii_gets_what_it_can_show(titan: Callable[..., Any], fini
     ran = titan("monitor", "done", "--once", cwd=finished_run[0].parents[1], PYTHONIOENCODING="ascii")
     assert (ran.code, ran.err) == (0, "")
     assert "done ? finished" in ran.out
+
+
+NARROW = (
+    ("--help",),
+    ("nonsense",),
+    ("validate", "wrong.toml"),
+    ("validate", "--preset", "3d-405b"),
+    ("validate", "--preset", "fsdp-8b", "--training.local_batch_size", "8"),
+    ("plan", "--preset", "quickstart", "--cluster.gpu", "h200"),
+    ("explain-config", "--preset", "3d-405b", "parallelism"),
+    ("explain-config", "P101"),
+    ("explain-config", "strategies"),
+    ("presets",),
+    ("launch", "--preset", "3d-405b"),
+    ("monitor", "done", "--once"),
+    ("logs", "nowhere"),
+)
+
+
+@pytest.mark.parametrize("words", NARROW, ids=" ".join)
+def test_output_fits_60_columns_and_has_no_colour_where_none_is_wanted(
+    words: tuple[str, ...], finished_run: tuple[Path, Any]
+) -> None:
+    folder = finished_run[0].parents[1]
+    wrong = '[train]\nseqlen = 4096\n[parallelism]\npipeline_parallel_schedule = "1f1b"\ntensor_parallel_degree = 0\n'
+    (folder / "wrong.toml").write_text(wrong, "utf-8")
+    told = written(words, folder=folder, columns=60, environ={"NO_COLOR": "1"})
+    assert "\x1b" not in told
+    assert [line for line in told.splitlines() if len(line) > 60] == []
+
+
+@pytest.mark.parametrize("words", [("nonsense",), ("explain-config", "P101"), ("presets",)], ids=" ".join)
+def test_colour_is_for_terminals(words: tuple[str, ...], titan: Callable[..., Any], tmp_path: Path) -> None:
+    assert "\x1b[" in written(words, folder=tmp_path, columns=80)
+    ran = titan(*words)
+    assert "\x1b" not in ran.out + ran.err

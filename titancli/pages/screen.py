@@ -5,14 +5,16 @@ Knows terminals. Does not know which commands are shown. Needs pyte where keys a
 
 from __future__ import annotations
 
+import codecs
 import os
 import select
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ _ROWS = 120
 _LONGEST_SECONDS = 60.0
 # The last that the wizard writes of a question: from here on it listens.
 _LISTENS = "quit: Ctrl-C"
-_CTRL_C = "\x03"
 _COLOURS = {"brown": "yellow", "brightbrown": "bright_yellow"}
 
 
@@ -30,29 +31,42 @@ def played(words: Sequence[str], *, folder: Path, columns: int, keys: Sequence[s
     """What `titan` and these words leave on a screen; with keys, what is there once all of them were pressed."""
     from rich.text import Text
 
+    told = written(words, folder=folder, columns=columns, keys=keys)
+    return _on_a_screen(told, columns) if keys else Text.from_ansi(told.replace("\r\n", "\n").strip("\n"))
+
+
+def written(
+    words: Sequence[str],
+    *,
+    folder: Path,
+    columns: int,
+    keys: Sequence[str] = (),
+    environ: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """All that `titan` and these words send to a terminal; `environ` goes over what is always the same."""
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-    environ = kept | {"TERM": "xterm-256color", "LANG": "C.UTF-8", "HOME": str(folder), "CUDA_VISIBLE_DEVICES": ""}
+    fixed = {"TERM": "xterm-256color", "LANG": "C.UTF-8", "HOME": str(folder), "CUDA_VISIBLE_DEVICES": ""}
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (_ROWS, columns))
-    command = [sys.executable, "-P", "-m", "titancli", *words]
     with subprocess.Popen(
-        command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environ, start_new_session=True
+        [sys.executable, "-P", "-m", "titancli", *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=folder,
+        env={**kept, **fixed, **environ},
+        start_new_session=True,
     ) as process:
         os.close(theirs)
         try:
-            written = "".join(_read(ours, keys))
+            return "".join(_read(ours, keys))
         finally:
             process.kill()
             os.close(ours)
-    if keys:
-        return _on_a_screen(written, columns)
-    return Text.from_ansi(written.replace("\r\n", "\n").strip("\n"))
 
 
 def _read(terminal: int, keys: Sequence[str]) -> Iterator[str]:
     """What is written, as it comes; at each question a key is pressed, and at the one after the last it ends."""
-    import codecs
-
     decoder, waiting = codecs.getincrementaldecoder("utf-8")(), list(keys)
     recent, deadline = "", time.monotonic() + _LONGEST_SECONDS
     while select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0]:
