@@ -81,7 +81,7 @@ def find(setting: str, gpu: str, *, host: str) -> Calibration | None:
     if not setting.strip():
         raise CalibrationError("no file is named")
     path = usual_path(gpu) if setting == "auto" else Path(setting).expanduser()
-    if setting == "auto" and not path.is_file():
+    if setting == "auto" and not os.path.isfile(path):
         return None
     found = read(path)
     if found.gpu != gpu:

@@ -5,10 +5,10 @@ Knows which words belong to a dotted flag. Does not know whether a value is righ
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from engine.keys import field_types, is_boolean
 
@@ -67,4 +67,4 @@ def _takes(key: str, word: str) -> bool:
         return word != "--"
     # A misspelled flag must not swallow the config file that follows it.
     looks_like_value = not word.startswith("-") or _NUMBER.match(word) is not None
-    return looks_like_value and not word.endswith(".toml") and not Path(word).is_file()
+    return looks_like_value and not word.endswith(".toml") and not os.path.isfile(word)

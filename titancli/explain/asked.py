@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
 from engine.errors import Finding, TitanError
@@ -69,7 +68,13 @@ def asked(words: Sequence[str]) -> Asked:
 
 
 def _is_file(word: str) -> bool:
-    return word.endswith(".toml") or os.sep in word or Path(word).is_file()
+    # A folder may be called like a section: only one that is nothing else was meant as a path.
+    return (
+        word.endswith(".toml")
+        or os.sep in word
+        or os.path.isfile(word)
+        or (os.path.exists(word) and _topic(word) is None)
+    )
 
 
 def _topic(word: str) -> tuple[Kind, str] | None:

@@ -68,6 +68,10 @@ def test_every_other_word_stays_in_its_place(line, rest):
     assert split(line)[0] == rest
 
 
+def test_an_unknown_flag_takes_a_value_that_is_longer_than_any_file_name():
+    assert split_flags(["--job.nme", "a" * 5000]) == ([], (Flag("job.nme", "a" * 5000, "--job.nme"),))
+
+
 def test_an_unknown_flag_leaves_a_file_that_exists(tmp_path):
     config = tmp_path / "config"
     config.touch()

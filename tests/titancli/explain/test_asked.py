@@ -46,6 +46,22 @@ def test_a_file_is_a_config_whatever_it_is_called(tmp_path: Path, monkeypatch: p
     assert asked(["mine", "data"]) == Asked("mine", "section", "data")
 
 
+def test_a_folder_is_a_config_only_where_it_is_called_like_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs", "checkpoint"):
+        Path(name).mkdir()
+    assert asked(["runs"]) == Asked("runs", "overview")
+    assert asked(["checkpoint"]) == Asked(None, "section", "checkpoint")
+
+
+def test_a_word_longer_than_any_file_name_is_no_file() -> None:
+    with pytest.raises(TitanError) as raised:
+        asked(["a" * 5000])
+    assert raised.value.findings[0].rule == "U151"
+
+
 @pytest.mark.parametrize(
     ("word", "rule", "message", "fix"),
     [
