@@ -65,7 +65,7 @@ def test_auto_finds_nothing_where_nothing_was_measured() -> None:
 
 def test_auto_finds_nothing_where_no_path_can_lead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/" + "x" * 5000)
-    assert find("h200") is None
+    assert find("auto", "h200", host="here") is None
 
 
 def test_a_path_that_is_named_is_used(file: Path) -> None:
