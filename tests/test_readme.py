@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 from pathlib import Path
 
+import pytest
+from torchtitan_recipes import RECIPES
+
 from engine.rules import check
 from engine.sources import Flag, load, split_flags
+from titancli.dispatch import run_command_line
+from titancli.pages.pictures import PICTURES
 from titancli.plan_text import say_plan
 
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+# Command lines below which README shows what they print; `...` stands for lines that are left out.
+SHOWN = {
+    line: shown
+    for line, shown in re.findall(r"^    \$ (titan [^\n]*)\n((?:    [^$\n][^\n]*\n)+)", README, re.MULTILINE)
+    if not line.endswith("\\")
+}
+FILES = {
+    "run.toml": next(picture for picture in PICTURES if picture.name == "validate-errors").files["run.toml"],
+    "llama3_8b.toml": RECIPES["llama3_8b"].text,
+}
 
 
 def test_readme_states_the_planners_errors_as_they_are_kept() -> None:
@@ -47,3 +64,34 @@ def test_every_preset_that_readme_launches_is_sound_and_fits() -> None:
         rest, flags = split_flags(words[words.index("titan") + 1 :])
         report = check(load(preset=rest[rest.index("--preset") + 1], flags=flags, environ={}))
         assert report.ok, (words, [str(finding) for finding in report.findings])
+
+
+def test_readme_shows_what_the_commands_of_a_first_look_print() -> None:
+    commands = [line.split()[1] for line in SHOWN]
+    assert {"init", "validate", "explain-config", "presets", "import"} <= set(commands)
+
+
+@pytest.mark.parametrize("line", SHOWN)
+def test_what_readme_shows_is_what_is_printed(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    words = shlex.split(line, comments=True)[1:]
+    for name in {*FILES} & {*words}:
+        if name != words[words.index("--output") + 1 if "--output" in words else 0]:
+            (tmp_path / name).write_text(FILES[name], "utf-8")
+    run_command_line(words)
+    told = capsys.readouterr()
+    printed = (told.out + told.err).splitlines()
+    for part in re.split(r"(?m)^    \.\.\.$", SHOWN[line]):
+        lines = [each.removeprefix("    ") for each in part.splitlines() if each.strip()]
+        starts = [at for at in range(len(printed)) if printed[at : at + len(lines)] == lines]
+        assert starts, lines
+        printed = printed[starts[0] + len(lines) :]
+
+
+@pytest.mark.parametrize("place", sorted({match[1] for match in re.finditer(r"\]\(([\w./-]+)\)", README)}))
+def test_every_link_of_readme_leads_to_a_file(place: str) -> None:
+    assert (ROOT / place).is_file()

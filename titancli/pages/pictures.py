@@ -101,8 +101,14 @@ PICTURES = (
     Picture(
         name="explain-config",
         command="explain-config",
+        words=("explain-config", "--preset", "3d-405b"),
+        shows="A whole config: its mesh, its memory and time by key, and what was left open.",
+    ),
+    Picture(
+        name="explain-config-key",
+        command="explain-config",
         words=("explain-config", "--preset", "3d-405b", "parallelism.tensor_parallel_degree"),
-        shows="One key of a config.",
+        shows="One key of it.",
     ),
 )
 

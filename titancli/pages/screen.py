@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.text import Text
 
-_ROWS = 120
+_ROWS = 150
+# Where nobody keeps rates that were measured.
+_HOME = "/home/you"
 _LONGEST_SECONDS = 60.0
 # The last that the wizard writes of a question: from here on it listens.
 _LISTENS = "quit: Ctrl-C"
@@ -45,7 +47,7 @@ def written(
 ) -> str:
     """All that `titan` and these words send to a terminal; `environ` goes over what is always the same."""
     kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-    fixed = {"TERM": "xterm-256color", "LANG": "C.UTF-8", "HOME": str(folder), "CUDA_VISIBLE_DEVICES": ""}
+    fixed = {"TERM": "xterm-256color", "LANG": "C.UTF-8", "HOME": _HOME, "CUDA_VISIBLE_DEVICES": ""}
     ours, theirs = os.openpty()
     termios.tcsetwinsize(theirs, (_ROWS, columns))
     with subprocess.Popen(
