@@ -48,3 +48,8 @@ def test_wheel_validates_a_preset_in_another_folder(installed: Path, tmp_path: P
 
 def test_wheel_leaves_tests_out(installed: Path) -> None:
     assert not (installed / "tests").exists()
+
+
+def test_wheel_leaves_pages_and_pictures_out(installed: Path) -> None:
+    assert (installed / "titancli" / "pages" / "commands.py").is_file()
+    assert not [path for path in installed.rglob("*") if path.suffix in (".md", ".svg") and "titancli" in path.parts]

@@ -24,6 +24,7 @@ _ENDS: dict[str, dict[int, str]] = {
         EXIT_OK: "the config is written",
         EXIT_HARDWARE: "no layout fits; what would be needed is told",
         EXIT_INTERRUPTED: "Ctrl-C, or q at a question; nothing is written",
+        EXIT_TERMINATED: "ended by SIGTERM or SIGHUP; nothing is written",
     },
     "plan": {EXIT_OK: "layouts are found", EXIT_HARDWARE: "no layout fits; what would be needed is told"},
     "validate": {
@@ -47,11 +48,14 @@ _ENDS: dict[str, dict[int, str]] = {
         EXIT_RUN_FAILED: "a measurement failed",
         EXIT_HARDWARE: "this machine cannot do the work",
     },
-    "import": {EXIT_OK: "every key is taken over, or dropped for a reason that is told"},
+    "import": {
+        EXIT_OK: "every key is taken over, or dropped for a reason that is told",
+        EXIT_CONFIG: "a key cannot be taken over, or the command line is wrong; nothing is written",
+    },
     "schema": {EXIT_OK: "it is written"},
     "completion": {EXIT_OK: "it is printed"},
 }
-"""How each command ends; every one ends with 2 where the command line is wrong."""
+"""How each command ends; every one with 2 where the command line is wrong, and 1 where its output goes nowhere."""
 
 _HARDWARE = ("init", "plan", "validate", "explain-config", "launch", "presets", "doctor")
 _VARIABLES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -83,6 +87,8 @@ def index() -> str:
         "[Every rule](rules.md), with its message, its fix and its reason.",
         "",
         "## What every command can refuse",
+        "",
+        "With exit code 2, and 1 where its output cannot be written.",
         "",
         *_refusals({id_: said for id_, said in _of_the_line().items() if id_.startswith("U")}),
     ]
