@@ -18,6 +18,8 @@ from typing import Any
 from engine.errors import Finding, TitanError
 
 KEY = "cluster.calibration"
+# A device without an end is a path too.
+_MOST_BYTES = 1 << 20
 _FORM = 1
 # As in [cluster]: no hardware is outside of it.
 _LEAST, _MOST = 1e-6, 1e6
@@ -67,7 +69,7 @@ class CalibrationError(TitanError):
 def usual_path(gpu: str) -> Path:
     """Where the calibration of a kind of GPU is kept: below $XDG_CONFIG_HOME, or ~/.config."""
     home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(home).expanduser() / "titan" / "calibration" / f"{gpu}.toml"
+    return Path(os.path.expanduser(home)) / "titan" / "calibration" / f"{gpu}.toml"
 
 
 def find(setting: str, gpu: str, *, host: str) -> Calibration | None:
@@ -80,7 +82,7 @@ def find(setting: str, gpu: str, *, host: str) -> Calibration | None:
         return None
     if not setting.strip():
         raise CalibrationError("no file is named")
-    path = usual_path(gpu) if setting == "auto" else Path(setting).expanduser()
+    path = usual_path(gpu) if setting == "auto" else Path(os.path.expanduser(setting))
     if setting == "auto" and not os.path.isfile(path):
         return None
     found = read(path)
@@ -96,12 +98,18 @@ def find(setting: str, gpu: str, *, host: str) -> Calibration | None:
 def read(path: Path) -> Calibration:
     """Reads a calibration; CalibrationError says what is wrong with it."""
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except OSError as trouble:
-        raise CalibrationError(f"cannot read {path}: {(trouble.strerror or str(trouble)).lower()}") from None
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    except (OSError, ValueError) as trouble:
+        reason = getattr(trouble, "strerror", None) or str(trouble)
+        raise CalibrationError(f"cannot read {path}: {reason.lower()}") from None
+    if len(raw) > _MOST_BYTES:
+        raise CalibrationError(f"{path} is larger than any calibration")
+    try:
+        values = tomllib.loads(raw.decode("utf-8"))
     except UnicodeDecodeError:
         raise CalibrationError(f"{path} is not text") from None
-    except tomllib.TOMLDecodeError as trouble:
+    except (tomllib.TOMLDecodeError, RecursionError) as trouble:
         raise CalibrationError(f"{path} is damaged: {trouble}") from None
     if values.get("form") != _FORM:
         raise CalibrationError(f"{path} has form = {values.get('form')}, and this titan reads form {_FORM}")

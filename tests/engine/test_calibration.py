@@ -116,6 +116,25 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert trouble(tmp_path) == "cannot read FILE: is a directory"
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("a\0b", "cannot read a\0b: embedded null byte"),
+        ("~nobody-of-this-name/x.toml", "cannot read ~nobody-of-this-name/x.toml: no such file or directory"),
+        ("/dev/zero", "/dev/zero is larger than any calibration"),
+    ],
+)
+def test_a_path_that_leads_to_no_file_is_told(setting: str, message: str) -> None:
+    with pytest.raises(CalibrationError) as raised:
+        find(setting, "h200", host="here")
+    assert str(raised.value) == message
+
+
+def test_tables_without_end_are_damage(file: Path) -> None:
+    file.write_text("form = " + "[" * 20_000, "utf-8")
+    assert trouble(file).startswith("FILE is damaged: ")
+
+
 @pytest.mark.parametrize("setting", ["", "  "])
 def test_an_empty_name_is_no_file(setting: str) -> None:
     with pytest.raises(CalibrationError, match="no file is named"):
