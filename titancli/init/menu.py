@@ -96,15 +96,15 @@ def entered(picking: Picking) -> str:
 
 
 def _pointed(picking: Picking) -> Picking:
-    """At the row that has what is typed: exactly, at its beginning, or else anywhere."""
+    """At the row that has what is typed: as a whole, or where its value, one word of that, or its title begins."""
     word, menu = picking.typed.strip().lower(), picking.menu
     if not word:
         return replace(picking, cursor=opened(menu).cursor)
     rows = menu.rows if menu.is_open else menu.all_rows
-    tests: list[Callable[[Row], bool]] = [lambda row: row.value.lower() == word]
+    tests: list[Callable[[Row], bool]] = [lambda row: row.value.lower() == word or (row.value, word) == (QUIT, "q")]
     if not menu.is_open:
         tests.append(lambda row: any(part.startswith(word) for part in (row.value.lower(), *row.value.lower().split())))
-        tests.append(lambda row: word in row.title.lower())
+        tests.append(lambda row: row.title.lower().startswith(word))
     found = next((index for test in tests for index, row in enumerate(rows) if test(row)), None)
     return replace(picking, cursor=found)
 

@@ -54,6 +54,23 @@ def test_what_no_row_has_is_the_answer_as_it_was_typed() -> None:
     assert menus.entered(after(MODELS, *"gpt 5")) == "gpt 5"
 
 
+def test_what_a_title_has_in_its_middle_points_at_no_row() -> None:
+    plans = Menu(
+        text="Which plan?",
+        about="",
+        rows=tuple(Row(value=place, title=f"{place}  {rate} tokens/s") for place, rate in (("1", "9,060"), ("2", "8"))),
+        default="1",
+    )
+    assert menus.entered(after(plans, "9")) == "9"
+    assert menus.entered(after(plans, "2")) == "2"
+
+
+def test_q_points_at_what_it_does_where_answers_begin_with_it_too() -> None:
+    picking = after(MODELS, "q")
+    assert picking.cursor == [row.value for row in MODELS.all_rows].index(QUIT)
+    assert menus.entered(after(MODELS, *"qw")) == "qwen3 1B"
+
+
 def test_a_number_is_taken_as_it_is_and_not_as_the_row_that_begins_so() -> None:
     assert menus.entered(after(NODES, "3")) == "3"
     assert menus.entered(after(NODES, "2")) == "2"
