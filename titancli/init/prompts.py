@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from engine.errors import EXIT_TERMINATED
@@ -30,13 +29,20 @@ def can_ask() -> bool:
 
 
 def ask(menu: Menu) -> str:
-    """What is chosen or typed, or BACK; KeyboardInterrupt for Ctrl-C, Ctrl-D, `q` and a terminal that is gone."""
+    """What is chosen or typed, or BACK; KeyboardInterrupt for Ctrl-C, Ctrl-D and `q`.
+
+    SystemExit where it is told to end, or the terminal is gone.
+    """
     import questionary
 
     try:
         answer = questionary.Question(_application(menu)).unsafe_ask()
     except EOFError:
         raise KeyboardInterrupt from None
+    except OSError:
+        # Nobody sees it any more: the terminal is gone, as the signal that says so is about to tell.
+        report.lose(sys.stdout)
+        raise SystemExit(EXIT_TERMINATED) from None
     if answer == QUIT:
         raise KeyboardInterrupt
     return str(answer)
@@ -78,12 +84,14 @@ def _application(menu: Menu) -> Application[str]:
         keys.add(key)(lambda event: event.app.exit(result=menus.entered(picking)))
     for key in ("backspace", "c-h"):
         keys.add(key)(lambda _: turn(menus.erased(picking)))
+    keys.add("c-z")(lambda event: event.app.suspend_to_background())
     if menu.has_back:
         keys.add("c-b")(lambda event: event.app.exit(result=BACK))
 
     @keys.add(Keys.Any)
     def _(event: KeyPressEvent) -> None:
-        letters = event.data.strip("\r\n")
+        # Of several lines that are pasted at once the first answers.
+        letters = "".join(event.data.strip("\r\n").splitlines()[:1])
         if menus.quits(picking, letters):
             leave(event)
         elif letters.isprintable():
@@ -103,12 +111,17 @@ def _application(menu: Menu) -> Application[str]:
 
 
 def _end_when_told(application: Application[str]) -> None:
-    """SIGTERM and SIGHUP end it with the terminal as it was."""
+    """SIGTERM and SIGHUP end it with the terminal as it was; so does what goes wrong while it is drawn."""
     import asyncio
 
-    leave = partial(application.exit, exception=SystemExit(EXIT_TERMINATED))
+    def leave(why: BaseException) -> None:
+        if application.is_running and not application.is_done:
+            application.exit(exception=why)
+
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, leave)
+        loop.add_signal_handler(number, leave, SystemExit(EXIT_TERMINATED))
+    loop.set_exception_handler(lambda _, told: leave(told.get("exception") or RuntimeError(told["message"])))
 
 
 def _output() -> Output:

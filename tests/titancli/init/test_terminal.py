@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import termios
 from collections.abc import Callable, Iterator
@@ -138,6 +139,37 @@ def test_a_signal_ends_it_with_the_terminal_as_it_was(opened: Opened, tmp_path: 
     terminal.child.expect_exact(pexpect.EOF)
     after = termios.tcgetattr(terminal.child.child_fd)
     assert (terminal.end()[0], after == before, list(tmp_path.iterdir())) == (143, True, [])
+
+
+def test_a_terminal_that_is_closed_ends_it_like_the_signal_of_it(opened: Opened, tmp_path: Path) -> None:
+    terminal = opened(*SMALL)
+    terminal.press("What is it for?")
+    terminal.child.ptyproc.fileobj.close()
+    assert (terminal.child.wait(), list(tmp_path.iterdir())) == (143, [])
+
+
+def test_ctrl_z_stops_it_and_gives_the_shell_its_terminal(titan_command: tuple[str, ...], tmp_path: Path) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TITAN_")}
+    line = shlex.join([*titan_command, "init", *SMALL])
+    shell = pexpect.spawn("sh", ["-i"], cwd=str(tmp_path), env=kept | {"TERM": "xterm-256color"}, encoding="utf-8")
+    shell.delaybeforesend = None
+    before = termios.tcgetattr(shell.child_fd)[3]
+    shell.sendline(line)
+    shell.expect_exact(_READY)
+    shell.send("\x1a")
+    shell.expect("Stopped")
+    assert termios.tcgetattr(shell.child_fd)[3] & termios.ICANON == before & termios.ICANON
+    shell.sendline("fg")
+    shell.expect_exact(_READY)
+    shell.send(CTRL_C)
+    shell.expect_exact("nothing is written")
+    shell.close(force=True)
+
+
+def test_of_lines_that_are_pasted_at_once_the_first_answers(opened: Opened) -> None:
+    terminal = opened(*SMALL[:-2])
+    terminal.press("How many tokens", "\x1b[200~256\n4096\n\x1b[201~", ENTER)
+    terminal.child.expect_exact("sequence         256")
 
 
 def test_a_broken_rule_is_shown_with_its_fix(opened: Opened, tmp_path: Path) -> None:
