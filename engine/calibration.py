@@ -100,8 +100,8 @@ def read(path: Path) -> Calibration:
     try:
         with path.open("rb") as file:
             raw = file.read(_MOST_BYTES + 1)
-    except (OSError, ValueError) as trouble:
-        reason = getattr(trouble, "strerror", None) or str(trouble)
+    except OSError as trouble:
+        reason = trouble.strerror or str(trouble)
         raise CalibrationError(f"cannot read {path}: {reason.lower()}") from None
     if len(raw) > _MOST_BYTES:
         raise CalibrationError(f"{path} is larger than any calibration")

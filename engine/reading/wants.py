@@ -156,17 +156,28 @@ def _read_toml(word: str) -> Any:
 
 
 def is_sound(value: Any) -> bool:
-    """Whether TOML can hold a value: integers of 64 bits, text in UTF-8. tomllib and shells hand over others too."""
+    """Whether a config can hold a value: integers of 64 bits, text in UTF-8 without NUL.
+
+    tomllib and shells hand over others too.
+    """
+    return not why_unsound(value)
+
+
+def why_unsound(value: Any) -> str:
+    """What a value holds that no config can; empty where it is sound."""
     match value:
         case int():
-            return value.bit_length() < 64
+            return "a number of more than 64 bits" if value.bit_length() >= 64 else ""
+        case str() if any(0xD800 <= ord(letter) <= 0xDFFF for letter in value):
+            return "bytes that are not UTF-8"
         case str():
-            return not any(0xD800 <= ord(letter) <= 0xDFFF for letter in value)
+            # The system ends a path or a variable there.
+            return "a NUL character" if "\0" in value else ""
         case list():
-            return all(is_sound(item) for item in value)
+            return next(filter(None, map(why_unsound, value)), "")
         case dict():
-            return all(is_sound(name) and is_sound(item) for name, item in value.items())
-    return True
+            return next(filter(None, map(why_unsound, (*value, *value.values()))), "")
+    return ""
 
 
 def fits(wanted: Want, value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from engine.reading.nearest import nearest
 from engine.reading.origins import Origin
 from engine.reading.toml_text import toml_value
-from engine.reading.wants import Want, fits, is_sound, want
+from engine.reading.wants import Want, fits, is_sound, want, why_unsound
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
@@ -41,10 +41,8 @@ def _what_is_given(wanted: Want, value: Any) -> str:
             return _which_number(wanted, value)
         case "":
             return "nothing is given"
-        case str() if not is_sound(value):
-            return f"{shown(value)} holds bytes that are not UTF-8"
-        case list() | dict() if not is_sound(value):
-            return f"{shown(value)} holds a number of more than 64 bits"
+        case str() | list() | dict() if not is_sound(value):
+            return f"{shown(value)} holds {why_unsound(value)}"
         case str() if wanted.choices:
             return f"{shown(value)} is not one of the choices"
         case str():

@@ -12,6 +12,9 @@ from engine.reading.toml_text import to_toml, toml_key, toml_value
 from engine.reading.wants import want
 from engine.sources import load
 
+# A config holds no NUL.
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+
 
 def values_of(key):
     """Any value that this key may have."""
@@ -33,11 +36,11 @@ def values_of(key):
     if "boolean" in wanted.kinds:
         kinds.append(st.booleans())
     if "text" in wanted.kinds:
-        kinds.append(st.text())
+        kinds.append(TEXTS)
     if "list" in wanted.kinds:
-        kinds.append(st.lists(st.text()))
+        kinds.append(st.lists(TEXTS))
     if "table" in wanted.kinds:
-        kinds.append(st.dictionaries(st.text(), st.floats(0, exclude_min=True, allow_infinity=False)))
+        kinds.append(st.dictionaries(TEXTS, st.floats(0, exclude_min=True, allow_infinity=False)))
     if wanted.choices:
         kinds.append(st.sampled_from(wanted.choices))
     return st.one_of(kinds)

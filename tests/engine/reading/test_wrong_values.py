@@ -62,6 +62,10 @@ FILE, FLAG = Origin("file", "run.toml", 3), Origin("flag", name="--a.b")
         ),
         ("data.mixture", "a", '"a" is text; mixture wants a table of names with numbers above 0', "write a table: "),
         ("job.name", "a\udcff", '"a\\udcff" holds bytes that are not UTF-8; name wants text', "set it to text"),
+        ("job.name", "a\0", '"a\\u0000" holds a NUL character; name wants text', "set it to text"),
+        ("compile.components", ["a\udcff"], "holds bytes that are not UTF-8; components wants", "write a list: "),
+        ("data.mixture", {"a\0": 1}, "holds a NUL character; mixture wants", "write a table: "),
+        ("compile.components", [2**64], "holds a number of more than 64 bits; components wants", "write a list: "),
     ],
 )
 def test_a_complaint_says_what_is_given_what_is_wanted_and_the_way_out(key, value, message, fix):
