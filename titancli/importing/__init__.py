@@ -92,4 +92,4 @@ def _checked(text: str, file: str) -> Report:
 
 
 def _write(told: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(told, allow_nan=False, default=str) + "\n")
+    sys.stdout.write(json.dumps(told, allow_nan=False) + "\n")

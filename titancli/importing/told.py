@@ -5,6 +5,8 @@ Knows words and layout. Does not know what became of a key (convert).
 
 from __future__ import annotations
 
+import datetime
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -57,7 +59,7 @@ def to_json(done: Imported, toml: str | None, checked: Report | None, output: st
     """The object of `titan import --json`."""
 
     def plain(rows: Iterable[Moved | Left | Set]) -> list[dict[str, Any]]:
-        return [asdict(row) for row in rows]
+        return [{name: _plain(value) for name, value in asdict(row).items()} for row in rows]
 
     return {
         "ok": done.ok,
@@ -73,6 +75,20 @@ def to_json(done: Imported, toml: str | None, checked: Report | None, output: st
         "toml": toml,
         "findings": [finding.to_json() for finding in (*done.findings, *(checked.findings if checked else ()))],
     }
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON holds it: `inf`, `nan`, dates and times as TOML writes them."""
+    match value:
+        case float() if not math.isfinite(value):
+            return toml_value(value)
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case dict():
+            return {name: _plain(item) for name, item in value.items()}
+        case datetime.date() | datetime.time():
+            return str(value)
+    return value
 
 
 def say_import(done: Imported, stream: TextIO) -> None:

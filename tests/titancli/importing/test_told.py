@@ -59,6 +59,16 @@ def test_json_has_every_list_and_the_file(recipe: str, capsys: pytest.CaptureFix
     assert {"old": "optimizer.lr", "was": 8e-5, "new": "optimizer.lr", "value": 8e-5, "note": ""} in told["kept"]
 
 
+def test_json_holds_what_json_has_no_number_for_as_toml_writes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "theirs.toml"
+    file.write_text("[training]\nmax_norm = inf\n")
+    assert import_file(str(file), {}, output=None, force=False, as_json=True) == 0
+    (norm,) = json.loads(capsys.readouterr().out)["changed"]
+    assert (norm["was"], norm["value"]) == ("inf", 0.0)
+
+
 def test_a_layout_that_titan_refuses_is_told_with_the_import(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
