@@ -296,5 +296,5 @@ def _judged(setting: Setting, state: State) -> State:
         key for question in _open_questions(setting, state, known_of(setting, state)) for key in question.keys
     }
     warnings = [Doubt(finding=finding, edit=None) for finding in loaded.findings if finding.severity == "warning"]
-    doubts = [*doubts_about(replace(loaded, config=free), unanswered=unanswered), *warnings]
+    doubts = [*doubts_about(replace(loaded, config=free), unanswered=unanswered, searched=searched), *warnings]
     return replace(state, doubts=tuple(doubt for doubt in doubts if doubt.finding.rule not in state.kept))
