@@ -22,12 +22,14 @@ from titancli import charts, figures, report
 from titancli.question import cluster_of, started
 from titancli.ranking import described, say_lost, say_ranked
 
+_MADE_FOR = ("model.", "cluster.", "training.seq_len")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plans:
     """What there is to choose from: `found` by their places, and `own`, the layout of the preset, by the word `preset`.
 
-    `prefers_own`: nobody asked for another goal than the preset's.
+    `prefers_own`: nobody asked for another goal, model or hardware than the preset's.
     """
 
     PRESET: ClassVar[str] = "preset"
@@ -95,7 +97,14 @@ def plans_of(
     )
     found = search(question, refusal=refusal)
     own = None if preset is None else _own(loaded, replace(question, config=loaded.config), found, preset)
-    return Plans(question=question, found=found, own=own, prefers_own=not asked_goal)
+    return Plans(question=question, found=found, own=own, prefers_own=not asked_goal and not _is_for_another(loaded))
+
+
+def _is_for_another(loaded: Loaded) -> bool:
+    """Whether somebody changed what a layout is made for."""
+    return any(
+        key.startswith(_MADE_FOR) and origin.kind not in ("default", "preset") for key, origin in loaded.origins.items()
+    )
 
 
 def _own(loaded: Loaded, question: Question, found: Found, preset: str) -> Candidate | None:

@@ -32,6 +32,12 @@ def test_a_presets_own_layout_is_first_unless_a_goal_was_asked_for(eight: Plans)
     assert plans("quickstart", asked_goal=True).default == "1"
 
 
+@pytest.mark.parametrize("changed", [{"model__flavor": "debugmodel"}, {"cluster__gpu": "h200"}], ids=["model", "gpu"])
+def test_a_presets_own_layout_is_not_first_for_another_model_or_hardware(changed: dict[str, str]) -> None:
+    other = plans("fsdp-8b", **changed)
+    assert (other.own is not None, other.default) == (True, "1")
+
+
 def test_a_layout_that_no_longer_fits_its_hardware_is_not_offered() -> None:
     assert "preset" not in plans("quickstart", cluster__gpus_per_node="3").words
 
