@@ -46,7 +46,7 @@ class Thumb:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """The planner's winner of a size for a goal; `values` are the dotted keys that make it."""
+    """The planner's winner of a size for a goal; `values` are the searched keys that make it."""
 
     goal: GoalName
     layout: str

@@ -16,7 +16,7 @@ from typing import Any
 
 from engine.keys import with_values
 from engine.planner.plan import plan
-from engine.planner.search import GOALS, Alternative, Candidate, Found, GoalName, Question, axes, search
+from engine.planner.search import GOALS, SEARCHED, Alternative, Candidate, Found, GoalName, Question, axes, search
 from engine.planner.search.survey import kind_of
 from engine.rules.layouts import refusal
 from engine.sources import Flag
@@ -87,7 +87,7 @@ def cell(row: Row, goal: GoalName) -> Cell:
     question = row.question(goal)
     found = search(question, refusal=refusal)
     winner = found.candidates[0]
-    values = {key: value for key, value in winner.values.items() if key != _UNCALIBRATED.key}
+    values = {key: value for key, value in winner.values.items() if key in SEARCHED}
     return Cell(
         goal=goal,
         layout=axes(winner.plan.mesh),
