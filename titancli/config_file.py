@@ -145,7 +145,8 @@ def say_written(written: Iterable[Written]) -> None:
 
 def next_steps(path: str) -> str:
     """The line that says what to type once a config is written."""
-    named = shlex.quote(path)
+    # What begins with a dash would be taken for a flag.
+    named = shlex.quote(os.path.join(".", path) if path.startswith("-") else path)
     return f"next: titan validate {named}, then titan launch {named}"
 
 

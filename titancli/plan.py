@@ -30,6 +30,7 @@ from titancli.help import continued
 from titancli.nothing_fits import nothing
 from titancli.question import Asked, question_of
 from titancli.ranking import say_lost, say_pareto, say_ranked
+from titancli.whole_file import takes_a_stream
 
 
 def plan(
@@ -98,7 +99,8 @@ def _say(question: Question, found: Found, written: Sequence[Written]) -> None:
     report.say("")
     if written:
         say_written(written)
-        report.say(next_steps(written[0].path))
+        if not takes_a_stream(written[0].path):
+            report.say(next_steps(written[0].path))
     else:
         words = [word for word in sys.argv[1:] if word != "--json"]
         line = f"titan {shlex.join(words)} --output run.toml"

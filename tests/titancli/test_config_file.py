@@ -20,7 +20,7 @@ from engine.rules import check
 from engine.rules.layouts import refusal
 from engine.schema import json_schema, schema_text
 from engine.sources import load
-from titancli.config_file import SCHEMA_LINE, commented, config_text, say_written, schema_line, write_config
+from titancli.config_file import SCHEMA_LINE, commented, config_text, next_steps, say_written, schema_line, write_config
 from titancli.question import Asked, question_of
 
 BARE = re.compile(r"# (\w+ = .+)")
@@ -141,3 +141,7 @@ def test_a_schema_that_cannot_be_written_is_a_warning(tmp_path: Path, capsys: py
 def test_a_pipe_is_given_no_schema_line(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert (schema_line(str(tmp_path / "pipe")), schema_line("run.toml")) == (None, SCHEMA_LINE)
+
+
+def test_a_name_that_begins_with_a_dash_is_no_flag_of_the_next_command() -> None:
+    assert next_steps("-x.toml") == "next: titan validate ./-x.toml, then titan launch ./-x.toml"

@@ -5,9 +5,11 @@ Knows prompt_toolkit through questionary, and keys. Does not know what is asked,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engine.errors import EXIT_TERMINATED
@@ -46,6 +48,22 @@ def ask(menu: Menu) -> str:
     if answer == QUIT:
         raise KeyboardInterrupt
     return str(answer)
+
+
+@contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Says on a screen what is being done, until it is."""
+    stands = report.is_screen(sys.stdout)
+    if stands:
+        sys.stdout.write(f"{what} ...")
+        sys.stdout.flush()
+    try:
+        yield
+    finally:
+        if stands:
+            # From the start of the line, with the ^C that a terminal shows there.
+            sys.stdout.write("\r\x1b[K")
+            sys.stdout.flush()
 
 
 def say_answer(label: str, answer: str) -> None:

@@ -17,11 +17,12 @@ from titancli.init import wizard
 from titancli.init.judging import Doubt
 from titancli.init.menu import BACK, Menu, Row
 from titancli.init.plans import Plans, plans_of, say_plans, say_strategies
-from titancli.init.prompts import ask, say_answer
+from titancli.init.prompts import ask, say_answer, waiting
 from titancli.init.questions import QUESTIONS
 from titancli.init.target import free_name, name_for, write_plan
 from titancli.init.wizard import CHOICE, Ask, Done, Search, Setting, State, Stuck
 from titancli.nothing_fits import nothing
+from titancli.whole_file import takes_a_stream
 
 _FIX, _AGAIN, _KEEP = "fix", "again", "keep"
 
@@ -70,17 +71,19 @@ def _searched(setting: Setting, state: State, wanted: Search) -> State:
     """Plans for the answers, or why there are none."""
     word = setting.given.get(CHOICE.key, "")
     top = max(Plans.TOP, int(word) if word.isdecimal() else 0)
-    plans = plans_of(
-        wanted.loaded,
-        wanted.goal,
-        fixed=wanted.fixed,
-        preset=setting.preset,
-        asked_goal="goal" in setting.given,
-        top=top,
-    )
+    with waiting("judging layouts"):
+        plans = plans_of(
+            wanted.loaded,
+            wanted.goal,
+            fixed=wanted.fixed,
+            preset=setting.preset,
+            asked_goal="goal" in setting.given,
+            top=top,
+        )
     if plans.words:
         return wizard.with_plans(setting, state, plans)
-    findings = nothing(plans.question, plans.found)
+    with waiting("no layout fits; looking for what does"):
+        findings = nothing(plans.question, plans.found)
     return wizard.with_nothing(state, Stuck(findings=tuple(findings), question=plans.question))
 
 
@@ -118,7 +121,7 @@ def _asked(setting: Setting, state: State, asking: Ask, *, output: str | None, f
     question, default = asking.question, asking.default
     if asking.refused:
         report.say_findings(asking.refused, sys.stdout)
-    if question is CHOICE and state.plans is not None:
+    elif question is CHOICE and state.plans is not None:
         report.say(f"it will be written to {output or _name(state.plans, takes_another=not force)}")
     menu = Menu(
         text=question.text,
@@ -169,7 +172,8 @@ def _freed(setting: Setting, state: State, stuck: Stuck) -> State:
     """Nothing fits: what would be needed, as ways to go on."""
     report.say_findings(stuck.findings, sys.stdout)
     question = stuck.question
-    ways = [*other_values(question, refusal=refusal), *ways_out(question, refusal=refusal)]
+    with waiting("looking for what fits"):
+        ways = [*other_values(question, refusal=refusal), *ways_out(question, refusal=refusal)]
     ways = [way for way in ways if way.values]
     rows = [Row(value=f"way {place}", title=str(way), note=_changes(way.values)) for place, way in enumerate(ways)]
     rows += [Row(value=earlier.key, title=f"answer again: {earlier.label}") for earlier in wizard.asked_before(state)]
@@ -226,4 +230,5 @@ def finish(setting: Setting, done: Done, *, output: str | None, force: bool, ask
     written = write_plan(plans, done.choice, path, said=said, asked_auto=done.keeps_auto, force=force)
     report.say("")
     say_written(written)
-    report.say(next_steps(path))
+    if not takes_a_stream(path):
+        report.say(next_steps(path))

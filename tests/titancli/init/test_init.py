@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -55,6 +56,11 @@ def test_c51_only_the_flags_that_are_missing_are_listed(capsys: pytest.CaptureFi
         "titan init --model 8B --gpu h200 --seq-len 8192 --nodes 1 --gpus-per-node 8 --goal production" in finding.fix
     )
     assert capsys.readouterr().out == ""
+
+
+def test_of_what_went_into_a_pipe_no_command_is_next(capsys: pytest.CaptureFixture[str]) -> None:
+    made(output=os.devnull)
+    assert capsys.readouterr().out.rstrip().endswith(f"written: {os.devnull}")
 
 
 def test_c51_with_all_answers_as_flags_a_file_is_written_that_validates(titan: Callable[..., Any]) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from titancli.init.prompts import can_ask
+from titancli.init.prompts import can_ask, waiting
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,14 @@ def test_keys_and_a_screen_are_needed(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: screen, raising=False)
     monkeypatch.setenv("TERM", term)
     assert can_ask() is can
+
+
+@pytest.mark.parametrize(("screen", "shown"), [(True, "searching ...found\r\x1b[K"), (False, "found")])
+def test_what_takes_long_is_told_on_a_screen_until_it_is_done(
+    screen: bool, shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: screen, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    with waiting("searching"):
+        sys.stdout.write("found")
+    assert capsys.readouterr().out == shown
