@@ -36,10 +36,7 @@ def ranked(question: Question, points: Collection[Point]) -> Iterator[Point]:
         return (point.tokens_per_s_per_gpu or 0.0) / goal.trust ** experience(point.layout, point.options)
 
     def by_simplicity(point: Point) -> tuple[float, ...]:
-        mesh = point.layout.mesh
-        split = mesh.tp * mesh.cp * mesh.pp
-        repeats = point.options.mode != "none"
-        return complexity(point.layout, point.options), split, repeats, point.needed_bytes, -score(point)
+        return *burden(point), point.needed_bytes, -score(point)
 
     for fits_well in (True, False):
         left = [point for point in points if (point.needed_bytes <= room) == fits_well]
@@ -52,6 +49,12 @@ def ranked(question: Question, points: Collection[Point]) -> Iterator[Point]:
             count = next((place for place, point in enumerate(left) if score(point) < least), len(left))
             left.remove(chosen := min(left[:count], key=by_simplicity))
             yield chosen
+
+
+def burden(point: Point) -> tuple[int, int, bool]:
+    """What a person has to follow: how many things, in how many pieces the model is, and whether work is repeated."""
+    mesh = point.layout.mesh
+    return complexity(point.layout, point.options), mesh.tp * mesh.cp * mesh.pp, point.options.mode != "none"
 
 
 def room_bytes(question: Question) -> float:

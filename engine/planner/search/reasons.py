@@ -7,13 +7,14 @@ worded. Does not choose.
 from __future__ import annotations
 
 from engine.hardware import GIB, Cluster
+from engine.planner.batch import WORTH
 from engine.planner.held import room_of
 from engine.planner.memory import Memory
 from engine.planner.plan import Plan
 from engine.planner.search.evaluate import Point
 from engine.planner.search.options import experience
-from engine.planner.search.order import AS_FAST
-from engine.planner.search.question import GOALS, Question
+from engine.planner.search.order import AS_FAST, burden
+from engine.planner.search.question import GOALS, Goal, Question
 
 _AXES = {
     "pp": "pipeline",
@@ -44,22 +45,46 @@ def of_winner(question: Question, plan: Plan) -> str:
 def verdict(question: Question, other: tuple[Point, Plan], winner: tuple[Point, Plan]) -> str:
     """Why `other` stands below `winner`, which every rule lets through."""
     goal = GOALS[question.goal]
-    (point, plan), (first, best) = other, winner
+    (_, plan), (_, best) = other, winner
     memory = plan.memory
     if memory.needed_bytes > room_of(plan.gpu) * memory.capacity_bytes:
         return too_large(memory.needed_bytes, memory.capacity_bytes)
     told = compared(plan, best, question.cluster)
     if memory.needed_bytes > goal.room * memory.capacity_bytes >= best.memory.needed_bytes:
         return f"{told}; it fills {100 * memory.needed_bytes / memory.capacity_bytes:.0f} % of the memory"
-    if "faster" not in told:
+    if _is_worse(plan, best):
         return told
-    if goal.is_simplest:
-        return f"{told}; it is not as simple"
+    against = _against(goal, other, winner)
+    return f"{told}; {against}" if against else told
+
+
+def _is_worse(other: Plan, winner: Plan) -> bool:
+    """Whether it is slower, or no faster and larger: then the comparison itself says why it lost."""
+    theirs, ours = other.tokens_per_s_per_gpu, winner.tokens_per_s_per_gpu
+    is_larger = other.memory.needed_bytes > winner.memory.needed_bytes
+    if theirs is None or ours is None:
+        return is_larger
+    return theirs * AS_FAST < ours or (theirs <= ours * AS_FAST and is_larger)
+
+
+def _against(goal: Goal, other: tuple[Point, Plan], winner: tuple[Point, Plan]) -> str:
+    """What a goal holds against a layout that is as good as the winner by speed and memory, or better."""
+    (point, plan), (first, best) = other, winner
+    (*simple, repeats), (*first_simple, first_repeats) = burden(point), burden(first)
     if goal.trust > 1 and experience(point.layout, point.options) > experience(first.layout, first.options):
-        return f"{told}; what few have run has to win {100 * (goal.trust - 1):.0f} % each"
+        return f"what few have run has to win {100 * (goal.trust - 1):.0f} % each"
+    if simple > first_simple:
+        return "it is not as simple"
+    if repeats > first_repeats:
+        return "it computes parts of the model twice"
+    if goal.is_simplest and plan.memory.needed_bytes > best.memory.needed_bytes:
+        return f"it is as simple, with {_by_memory(plan.memory, best.memory)}"
     if plan.tokens_per_step > best.tokens_per_step:
-        return f"{told}, with {plan.tokens_per_step:,} tokens a step for {best.tokens_per_step:,}"
-    return told
+        return f"it takes {plan.tokens_per_step:,} tokens a step for {best.tokens_per_step:,}"
+    if point.batch.local < first.batch.local:
+        known = best.tokens_per_s_per_gpu is not None
+        return f"it is not within {100 * (WORTH - 1):.0f} % of the fastest" if known else "it keeps a rank less busy"
+    return ""
 
 
 def against_written(question: Question, plan: Plan, winner: Plan) -> str:

@@ -1,0 +1,37 @@
+"""Why layouts lose: no reason speaks only for the one that lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.config import Config
+from engine.hardware import resolve_cluster
+from engine.keys import with_values
+from engine.planner.search import GoalName, Question, search
+from engine.rules.layouts import refusal
+
+
+@pytest.mark.parametrize(
+    ("flavor", "gpu", "seq_len", "goal"),
+    [
+        ("8B", "h100-80", 8192, "production"),
+        ("8B", "h100-80", 8192, "prototype"),
+        ("debugmodel", "cpu", 256, "prototype"),
+    ],
+)
+def test_what_is_faster_or_smaller_is_told_with_what_is_held_against_it(
+    flavor: str, gpu: str, seq_len: int, goal: GoalName
+) -> None:
+    config = with_values(
+        Config(),
+        {
+            "model.flavor": flavor,
+            "cluster.gpu": gpu,
+            "cluster.gpus_per_node": 8 if gpu != "cpu" else 2,
+            "training.seq_len": seq_len,
+        },
+    )
+    found = search(Question(config=config, cluster=resolve_cluster(config.cluster), goal=goal), refusal=refusal)
+    reasons = [each.reason for each in (*found.candidates[1:], *found.rejected)]
+    assert len(reasons) > 8
+    assert [each for each in reasons if each.endswith((" faster", "less on the fullest rank"))] == []
