@@ -121,14 +121,24 @@ def model_flags(model: str | None, findings: list[Finding]) -> list[Flag]:
     meant = known.get(f"{family} {flavor}".lower())
     if meant is not None:
         return [Flag("model.name", meant[0], "--model"), Flag("model.flavor", meant[1], "--model")]
+    findings.append(_unknown_model(model, family, flavor))
+    return []
+
+
+def _unknown_model(model: str, family: str, flavor: str) -> Finding:
+    """Says which model was probably meant; of a family alone, which flavors it has."""
+    if model.strip().lower() in FLAVORS:
+        named = model.strip().lower()
+        *sizes, last = FLAVORS[named]
+        fix = f'add a size, as in "{named} {last}"; known are {", ".join((*sizes, last))}'
+        return report.error("U121", f"--model {model} is a family of models", fix)
+    known = {f"{name} {size}".lower(): (name, size) for name, sizes in FLAVORS.items() for size in sizes}
     near = difflib.get_close_matches(f"{family} {flavor}".lower(), known, n=1, cutoff=0.0)[0]
     name, size = known[near]
     words_of = "; ".join(f"{name} {', '.join(sizes)}" for name, sizes in FLAVORS.items())
     told = f"{size}" if name == "llama3" else f'"{name} {size}"'
-    findings.append(
-        report.error("U121", f"--model {model}: there is no such model", f"write {told}; known are {words_of}")
-    )
-    return []
+    message = f"--model {model if model.strip() else repr(model)}: there is no such model"
+    return report.error("U121", message, f"write {told}; known are {words_of}")
 
 
 def goal_of(word: str, findings: list[Finding]) -> GoalName:

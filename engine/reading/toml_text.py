@@ -11,6 +11,7 @@ from typing import Any
 from engine.config import Config
 from engine.keys import field_types, value_of
 
+_MOST_DECIMAL_BITS = 1000
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -32,7 +33,7 @@ def toml_value(value: Any) -> str:
         case bool():
             return "true" if value else "false"
         # Python refuses to print integers of thousands of digits in decimal.
-        case int() if value.bit_length() > 64:
+        case int() if value.bit_length() > _MOST_DECIMAL_BITS:
             return hex(value)
         case str():
             return f'"{"".join(_letter(letter) for letter in value)}"'

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import TitanError
+from engine.errors import Finding, TitanError
 from engine.planner.search import search
 from engine.rules.layouts import refusal
 from engine.sources import Flag
-from titancli.question import Asked, question_of
+from titancli.question import Asked, model_flags, question_of
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,11 @@ def test_numbers_that_are_given_beside_a_named_model_stay() -> None:
     flags = (Flag("model.shape.n_layers", "2", "--model.shape.n_layers"),)
     shape = question_of(None, "quickstart", flags, Asked(model="1B")).config.model.shape
     assert (shape.n_layers, shape.dim) == (2, None)
+
+
+@pytest.mark.parametrize("word", ["qwen3", "Qwen3 "])
+def test_a_family_alone_is_asked_for_a_size(word: str) -> None:
+    findings: list[Finding] = []
+    assert model_flags(word, findings) == []
+    assert findings[0].message == f"--model {word} is a family of models"
+    assert findings[0].fix == 'add a size, as in "qwen3 32B"; known are debugmodel, 0.6B, 1.7B, 4B, 8B, 14B, 32B'

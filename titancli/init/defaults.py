@@ -57,7 +57,8 @@ def model(known: Known) -> Default:
     nodes_given = known.config.cluster.nodes if "cluster.nodes" in known.given else 1
     room_bytes = nodes_given * _node_bytes(known)
     held = [name for name, shape in FLAVORS[family].items() if _state_bytes(known.config, shape) <= _SHARE * room_bytes]
-    reason = f"the largest of {family} whose weights and optimizer states take up to {100 * _SHARE:.0f} % of the GPUs"
+    reason = f"the largest of {family} whose weights, gradients and optimizer states take up to {100 * _SHARE:.0f} % "
+    reason += f"of the {figures.memory(room_bytes)} of the GPUs"
     return Default(value=f"{family} {held[-1] if held else 'debugmodel'}", reason=reason)
 
 
@@ -81,7 +82,9 @@ def nodes(known: Known) -> Default:
     while state_bytes > _SHARE * node_bytes * count and count < _MOST_NODES:
         count *= 2
     share = 100 * state_bytes / (node_bytes * count)
-    reason = f"weights, gradients and optimizer states take {figures.memory(state_bytes)}, {share:.0f} % of them"
+    taken = f"weights, gradients and optimizer states take {figures.memory(state_bytes)}"
+    machines = "one machine" if count == 1 else f"{count} machines"
+    reason = f"{taken}, {share:.0f} % of the {figures.memory(node_bytes * count)} of {machines}"
     return Default(value=str(count), reason=reason)
 
 

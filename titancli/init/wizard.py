@@ -254,7 +254,9 @@ def _not_listed(asked: Ask, word: str) -> list[Finding]:
 
 
 def _no_such_plan(word: str, listed: Sequence[str]) -> Finding:
-    return report.error("U131", f"--choice {word}: there is no such plan", f"write one of {', '.join(listed)}")
+    count = len([name for name in listed if name.isdecimal()])
+    ways = ([f"1 to {count}"] if count else []) + [name for name in listed if not name.isdecimal()]
+    return report.error("U131", f"--choice {word}: there is no such plan", f"write {' or '.join(ways)}")
 
 
 def _as_listed(asked: Ask, word: str) -> str:

@@ -89,6 +89,10 @@ def test_a_value_of_several_lines_is_shown_in_one():
     assert shown("a\nb\x1b[31m") == '"a\\nb\\u001b[31m"'
 
 
+def test_a_number_of_more_than_64_bits_is_shown_as_it_was_written():
+    assert shown(10**30) == "1" + "0" * 30
+
+
 def test_a_number_of_ten_thousand_digits_is_shown():
     assert shown([16**10_000]).startswith("[0x1000")
 

@@ -71,6 +71,12 @@ def test_the_nodes_are_the_fewest_that_hold_the_model_with_ease(flavor: str, nod
     assert defaults.nodes(known(NO_GPU, model__flavor=flavor, cluster__gpu="h100-80")).value == nodes
 
 
+def test_the_share_of_the_nodes_is_told_with_what_it_is_a_share_of() -> None:
+    proposed = defaults.nodes(known(NO_GPU, model__flavor="70B", cluster__gpu="h100-80"))
+    # 1,051 GiB of 4 x 8 x 79.1.
+    assert proposed.reason.endswith("1.0 TiB, 42 % of the 2.5 TiB of 4 machines")
+
+
 def test_states_of_16_bits_need_half_the_nodes() -> None:
     narrow = known(NO_GPU, model__flavor="70B", cluster__gpu="h100-80", training__dtype="bfloat16")
     assert defaults.nodes(narrow).value == "2"

@@ -147,7 +147,7 @@ def test_a_choice_ends_it() -> None:
 def test_a_plan_that_is_not_listed_is_refused_with_those_that_are() -> None:
     of = setting(**SMALL)
     state = wizard.answered(of, searched(of, wizard.begin(of)), "9")
-    assert state.refused[0].rule == "U131"
+    assert (state.refused[0].rule, state.refused[0].fix) == ("U131", "write 1 to 5")
     given = setting(**SMALL, choice="49")
     with pytest.raises(TitanError, match="U131"):
         searched(given, wizard.begin(given))
