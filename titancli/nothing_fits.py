@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from engine.config import Config
 from engine.errors import Finding
+from engine.facts import Facts
 from engine.hardware import GIB, Cluster
 from engine.planner.search import SEARCHED, Found, Question, opened, search
 from engine.planner.search.relief import other_values, ways_out
 from engine.rules.layouts import refusal, refused
+from engine.rules.training import GLOBAL_BATCH
 from titancli import report
 
 
@@ -31,14 +33,21 @@ def _too_large(question: Question, least_bytes: int) -> list[Finding]:
 
 
 def _refused(question: Question) -> list[Finding]:
-    """What each rule said first; with other values of what the question fixes, where these help, else its own fix."""
+    """What each rule said first; with other values of what the question fixes, where these help, else its own fix.
+
+    About the global batch it is what was said of the layout that takes the fewest sequences at once.
+    """
     told: dict[str, Finding] = {}
+    steps: dict[str, int] = {}
 
     def remember(config: Config, cluster: Cluster) -> str | None:
         finding = refused(config, cluster)
-        if finding is not None:
-            told.setdefault(finding.rule, finding)
-        return None if finding is None else finding.message
+        if finding is None:
+            return None
+        step = Facts(config, cluster).batch_step if finding.key == GLOBAL_BATCH else 0
+        if step < steps.setdefault(finding.rule, step + 1):
+            told[finding.rule], steps[finding.rule] = finding, step
+        return finding.message
 
     search(question, refusal=remember)
     if not told:

@@ -14,6 +14,7 @@ from titancli.question import Asked, question_of
 
 P = "parallelism."
 TP, PP = P + "tensor_parallel_degree", P + "pipeline_parallel_degree"
+CP = P + "context_parallel_degree"
 SHARD, LAYERS = P + "data_parallel_shard_degree", P + "pipeline_parallel_layers_per_stage"
 
 
@@ -55,6 +56,13 @@ def test_a_rule_about_what_is_not_searched_keeps_its_own_fix_beside_what_helps()
     assert (finding.rule, finding.key) == ("T201", "training.global_batch_size")
     assert finding.fix.endswith(", or set training.local_batch_size to 2 or 4")
     assert finding.fix != "set training.local_batch_size to 2 or 4"
+
+
+def test_a_global_batch_is_measured_by_the_layout_that_takes_the_fewest_sequences() -> None:
+    # 1,000 tokens are no multiple of 16, so that float8 takes two sequences at once, and other layouts one.
+    finding = told({TP: "2", PP: "1", CP: "1"}, seq_len="1000", global_batch="5", goal="max-performance")
+    message = "global_batch_size = 5 is no multiple of 4 (local_batch_size 1 x 4 data ranks)"
+    assert (finding.message, finding.fix.partition(", ")[0]) == (message, "set it to 4 or 8")
 
 
 def test_a_switch_that_no_gpu_has_is_left_to_the_search() -> None:
