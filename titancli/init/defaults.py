@@ -52,7 +52,8 @@ def model(known: Known) -> Default:
     if "cluster.gpu" in known.given and is_cpu(known):
         return Default(value=f"{family} debugmodel", reason="small enough for processors")
     if "cluster.gpu" not in known.given and kind_here(known.machine) is None:
-        reason = "no GPU is here to choose it by; one node of 8 GPUs trains this one"
+        here = f"this machine's {known.machine.gpu_names[0]} is not in the table" if known.machine.gpu_names else ""
+        reason = f"{here or 'no GPU is here to choose it by'}; one node of 8 GPUs trains this one"
         return Default(value=f"{family} {_USUAL_MODEL[family]}", reason=reason)
     nodes_given = known.config.cluster.nodes if "cluster.nodes" in known.given else 1
     room_bytes = nodes_given * _node_bytes(known)
@@ -94,10 +95,10 @@ def gpus_per_node(known: Known) -> Default:
     if known.machine.gpu_names and kind in ("auto", kind_here(known.machine)):
         return Default(value=str(len(known.machine.gpu_names)), reason="as many as are here")
     if kind not in GPUS:
-        count = min(_PROCESSES, known.machine.cpus)
-        return Default(
-            value=str(count), reason=f"{known.machine.cpus} processors are here; two processes shard a model"
-        )
+        if known.machine.cpus < _PROCESSES:
+            return Default(value="1", reason="one processor is here")
+        reason = f"{known.machine.cpus} processors are here; two processes shard a model"
+        return Default(value=str(_PROCESSES), reason=reason)
     return Default(value=str(GPUS[kind].usual_gpus_per_node), reason=f"a usual node of {kind} has so many")
 
 

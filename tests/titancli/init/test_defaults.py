@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,16 @@ def test_the_model_is_the_largest_that_the_gpus_hold_with_ease(
 def test_the_nodes_are_the_fewest_that_hold_the_model_with_ease(flavor: str, nodes: str) -> None:
     # 70.55e9 x 16 bytes = 1,051 GiB of 632.8 a node: 2 nodes are 83 % full, 4 are 42 %.
     assert defaults.nodes(known(NO_GPU, model__flavor=flavor, cluster__gpu="h100-80")).value == nodes
+
+
+def test_a_gpu_that_the_table_lacks_is_not_said_to_be_missing() -> None:
+    assert defaults.model(known(ONE_UNKNOWN)).reason.startswith(f"this machine's {ONE_UNKNOWN.gpu_names[0]} is not")
+    assert defaults.model(known(NO_GPU)).reason.startswith("no GPU is here")
+
+
+def test_one_processor_runs_one_process_and_says_so() -> None:
+    proposed = defaults.gpus_per_node(known(replace(NO_GPU, cpus=1), cluster__gpu="cpu"))
+    assert (proposed.value, proposed.reason) == ("1", "one processor is here")
 
 
 def test_the_share_of_the_nodes_is_told_with_what_it_is_a_share_of() -> None:
