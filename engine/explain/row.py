@@ -43,7 +43,11 @@ def against(known: Known, edit: Edit, words: str) -> Cost:
     bytes_more = used_bytes(plan) - used_bytes(other)
     here_ms, there_ms = step_ms(plan), step_ms(other)
     ms_more = None if here_ms is None or there_ms is None else here_ms - there_ms
-    return Cost(bytes_more, ms_more, f"{words}: {difference(-bytes_more, None if ms_more is None else -ms_more)}")
+    if not bytes_more and not ms_more:
+        return Cost(bytes_more, ms_more, f"{words}: no difference")
+    # The signs turn: what the key costs, the neighbour saves.
+    has = difference(-bytes_more, None if ms_more is None else -ms_more)
+    return Cost(bytes_more, ms_more, f"{words}: that would be {has}")
 
 
 def free(text: str) -> Cost:

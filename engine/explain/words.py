@@ -15,10 +15,11 @@ _LEAST_MS = 0.05
 
 
 def size(size_bytes: float) -> str:
-    """Bytes in the largest binary unit that leaves at least 1: `49.8 GiB`, `412.0 KiB`."""
+    """Bytes in the largest binary unit that leaves at least 1: `49.8 GiB`, `412 KiB`."""
     for name, unit in (("GiB", GIB), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if abs(size_bytes) >= unit:
-            return f"{size_bytes / unit:,.1f} {name}"
+            value = size_bytes / unit
+            return f"{value:,.0f} {name}" if abs(value) >= 100 else f"{value:.1f} {name}"
     return f"{size_bytes:.0f} bytes"
 
 
@@ -29,14 +30,16 @@ def gib(size_bytes: float) -> float:
 
 
 def duration(milliseconds: float) -> str:
-    """Milliseconds as `41 ms`, `0.82 ms`, or from ten seconds on as `32.7 s`."""
+    """Milliseconds as `41.2 ms`, `0.82 ms`, or from a tenth of a second on as `0.41 s`, `32.7 s`."""
     if abs(milliseconds) >= 10_000:
         return f"{milliseconds / 1000:,.1f} s"
-    return f"{milliseconds:,.0f} ms" if abs(milliseconds) >= 10 else f"{milliseconds:.2g} ms"
+    if abs(milliseconds) >= 100:
+        return f"{milliseconds / 1000:.2f} s"
+    return f"{milliseconds:.1f} ms" if abs(milliseconds) >= 1 else f"{milliseconds:.2g} ms"
 
 
 def difference(size_bytes: float | None, milliseconds: float | None) -> str:
-    """A change of both with its signs: `+12.3 GiB, -41 ms`."""
+    """A change of both with its signs: `+12.3 GiB, -41.0 ms`."""
     parts: list[str] = []
     if size_bytes:
         parts.append(("+" if size_bytes > 0 else "") + size(size_bytes))

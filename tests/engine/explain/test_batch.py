@@ -65,14 +65,14 @@ def test_without_a_pipeline_one_stage_has_all_layers(preset: Any) -> None:
 def test_a_schedule_is_held_against_1f1b_and_tells_its_bubble(preset: Any) -> None:
     found = preset("3d-405b")[SCHEDULE]
     assert found.cost.ms < 0
-    assert found.cost.text.startswith("against 1F1B: +")
+    assert found.cost.text.startswith("against 1F1B: that would be +")
     assert 0 < figures(found)["bubble, % of a step"] < 100
 
 
 def test_a_microbatch_of_several_sequences_is_held_against_one(preset: Any) -> None:
     found = preset("3d-405b")[MICROBATCH].cost
     assert found.bytes > 0
-    assert found.text.startswith("against 1: -")
+    assert found.text.startswith("against 1: that would be -")
 
 
 def test_tokens_of_a_step_and_of_the_run(preset: Any) -> None:

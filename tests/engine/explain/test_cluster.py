@@ -54,7 +54,7 @@ def test_a_rate_that_was_given_is_held_against_the_data_sheet(explain: Any) -> N
     found = explain(BIG | {"cluster.bf16_tflops": 600.0})["cluster.bf16_tflops"]
     assert found.derived is None
     assert found.cost.ms > 0
-    assert found.cost.text.startswith("left out: -")
+    assert found.cost.text.startswith("left out: that would be -")
 
 
 def test_nodes_cost_what_is_sent_between_them(preset: Any) -> None:

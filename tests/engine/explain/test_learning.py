@@ -64,7 +64,7 @@ def test_c48_fsdp_over_eight_holds_15_gib_half_of_it_from_the_first_update_on(pr
 
 def test_the_precision_of_what_is_kept_is_held_against_the_other(preset: Any) -> None:
     found = preset("fsdp-8b")["training.dtype"]
-    assert found.cost.text.startswith("against bfloat16: -")
+    assert found.cost.text.startswith("against bfloat16: that would be -")
     assert found.cost.bytes > 0
     assert "less precise" in found.change
 

@@ -8,24 +8,26 @@ from engine.explain.words import difference, duration, gib, many, product, setti
 
 
 @pytest.mark.parametrize(
-    ("bytes_", "words"), [(0, "0 bytes"), (2048, "2.0 KiB"), (3 << 29, "1.5 GiB"), (-(1 << 20), "-1.0 MiB")]
+    ("bytes_", "words"),
+    [(0, "0 bytes"), (2048, "2.0 KiB"), (3 << 29, "1.5 GiB"), (998 << 30, "998 GiB"), (-(1 << 20), "-1.0 MiB")],
 )
 def test_bytes_are_told_in_the_largest_unit(bytes_: int, words: str) -> None:
     assert size(bytes_) == words
 
 
 @pytest.mark.parametrize(
-    ("ms", "words"), [(0.8234, "0.82 ms"), (41.2, "41 ms"), (-9671.0, "-9,671 ms"), (32_700, "32.7 s")]
+    ("ms", "words"),
+    [(0.8234, "0.82 ms"), (41.2, "41.2 ms"), (-412.0, "-0.41 s"), (-9671.0, "-9.67 s"), (32_700, "32.7 s")],
 )
-def test_milliseconds_become_seconds_from_ten_on(ms: float, words: str) -> None:
+def test_milliseconds_become_seconds_from_a_tenth_on(ms: float, words: str) -> None:
     assert duration(ms) == words
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ((3 << 29, -41.0), "+1.5 GiB, -41 ms"),
-        ((0, 12.0), "+12 ms"),
+        ((3 << 29, -41.0), "+1.5 GiB, -41.0 ms"),
+        ((0, 12.0), "+12.0 ms"),
         ((-(1 << 30), None), "-1.0 GiB"),
         ((0, 0.01), "no difference"),
     ],
