@@ -177,11 +177,13 @@ def _alike(stages: Sequence[Stage]) -> list[list[Stage]]:
 
 
 def _memory_note(plan: Plan) -> str:
-    """What `static` and `held` are."""
+    """What `static` and `held` are, and why the parts do not add up to the peak."""
     memory = plan.memory
     parts = (memory.params_bytes, memory.grads_bytes, memory.optimizer_bytes)
     names = ("weights", "gradients", "optimizer states")
     text = "static: " + ", ".join(f"{name} {figures.memory(part)}" for name, part in zip(names, parts, strict=True))
+    if memory.activations_bytes is not None:
+        text += "; activ., logits, buffers: each at its most; peak: the fullest moment, where not all are"
     return text + (
         "; held: by the allocator, with what it keeps to use again" if memory.reserved_bytes is not None else ""
     )

@@ -7,7 +7,6 @@ was measured on the hardware that the preset names.
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from dataclasses import asdict, replace
 from functools import cache
@@ -36,7 +35,7 @@ def presets(*, as_json: bool) -> int:
         return 0
     for row in rows:
         _say(*row)
-    width = min(100, shutil.get_terminal_size().columns)
+    width = report.width_of(sys.stdout)
     for text in (
         "predicted: by titan's plan, for its own engine; published: what another engine reached, by its authors' own "
         "account; verified, on the GPUs named, is none of them yet",
@@ -124,7 +123,7 @@ def plan_of_published(config: Config, run: Published) -> Plan:
 
 
 def _say(name: str, config: Config, resolved: Plan) -> None:
-    width = min(100, shutil.get_terminal_size().columns)
+    width = report.width_of(sys.stdout)
     facts = [
         ("model", f"{config.model.name} {config.model.flavor}, {figures.amount(resolved.parameters)} parameters"),
         ("runs on", report.devices(resolved.gpu, resolved.world_size)),
