@@ -50,7 +50,8 @@ class Stuck:
 class State:
     """Answers so far, the keys that fixes have set, and what is open because of the last answer.
 
-    `before` is the state in which the last question was asked; `remembered` has the answers that were gone back from.
+    `before` is the state in which the last question was asked; `remembered` has the answers that were gone back from,
+    but for those in `taken`, which are what was proposed: there another answer before may bring another proposal.
     `kept` are warnings that a person has seen and kept. `plans` are those of the answers, once they are found.
     """
 
@@ -60,6 +61,7 @@ class State:
     refused: tuple[Finding, ...] = ()
     kept: frozenset[str] = frozenset()
     remembered: Mapping[str, str] = field(default_factory=dict)
+    taken: frozenset[str] = frozenset()
     plans: Plans | None = None
     stuck: Stuck | None = None
     before: State | None = None
@@ -143,9 +145,12 @@ def answered(setting: Setting, state: State, word: str) -> State:
     wrong = _trouble(question, word) or _not_listed(asked, word)
     if wrong:
         return replace(state, refused=tuple(wrong))
+    answer = _as_listed(asked, word)
+    is_proposed = question.default(known_of(setting, state)).value == answer
     after = replace(
         state,
-        answers={**state.answers, question.key: _as_listed(asked, word)},
+        answers={**state.answers, question.key: answer},
+        taken=state.taken | {question.key} if is_proposed else state.taken - {question.key},
         edits={key: value for key, value in state.edits.items() if key not in question.keys},
         refused=(),
         before=replace(state, refused=()),
@@ -158,7 +163,9 @@ def went_back(state: State) -> State:
     """To the question asked before, which proposes what was answered; at the first one nothing happens."""
     if state.before is None:
         return state
-    return replace(state.before, remembered={**state.remembered, **state.answers})
+    given = {**state.remembered, **state.answers}
+    kept = {key: word for key, word in given.items() if key not in state.taken}
+    return replace(state.before, remembered=kept, taken=state.taken)
 
 
 def went_to(setting: Setting, state: State, key: str) -> State:

@@ -125,6 +125,18 @@ def test_back_asks_the_question_before_and_proposes_what_was_answered() -> None:
     assert (first.question.key, first.default.value) == ("model", "llama3 70B")
 
 
+def test_what_was_only_proposed_is_proposed_anew_for_another_answer_before() -> None:
+    of = setting()
+    state = replied(of, "405B", "h200", "")
+    assert state.answers["nodes"] == "16"
+    for _ in range(3):
+        state = wizard.went_back(state)
+    for word in ("debugmodel", ""):
+        state = wizard.answered(of, state, word or ask(of, state).default.value)
+    asked = ask(of, state)
+    assert (state.answers["gpu"], asked.question.key, asked.default.value) == ("h200", "nodes", "1")
+
+
 def test_before_the_first_question_there_is_nothing() -> None:
     state = wizard.begin(setting())
     assert wizard.went_back(state) is state
