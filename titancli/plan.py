@@ -100,7 +100,7 @@ def _say(question: Question, found: Found, written: Sequence[Written]) -> None:
     if written:
         say_written(written)
         if not takes_a_stream(written[0].path):
-            report.say(next_steps(written[0].path))
+            report.say(next_steps(written[0].path, nodes=question.cluster.nodes))
     else:
         words = [word for word in sys.argv[1:] if word != "--json"]
         line = f"titan {shlex.join(words)} --output run.toml"

@@ -145,3 +145,10 @@ def test_a_pipe_is_given_no_schema_line(tmp_path: Path) -> None:
 
 def test_a_name_that_begins_with_a_dash_is_no_flag_of_the_next_command() -> None:
     assert next_steps("-x.toml") == "next: titan validate ./-x.toml, then titan launch ./-x.toml"
+
+
+def test_several_nodes_are_not_said_to_launch() -> None:
+    assert (
+        next_steps("x.toml", nodes=16)
+        == "next: titan validate x.toml (titan launch starts one node; 16 are not built yet)"
+    )

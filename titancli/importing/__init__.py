@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from engine.config import Config
 from engine.errors import TitanError
-from engine.keys import field_types, nested
+from engine.keys import field_types, nested, value_of
 from engine.reading.layers import toml_layer
 from engine.reading.origins import DEFAULT, Origin
 from engine.rules import Report, check
@@ -49,7 +49,8 @@ def import_file(
         _write(to_json(done, None, None, output))
         return _EXIT_WRONG
     text = toml_of(done, schema=None if output is None else schema_line(output))
-    checked = _checked(text, output or file)
+    loaded = _loaded(text, output or file)
+    config, checked = loaded.config, check(loaded)
     if output is not None:
         written = write_config(output, text, force=force)
     if as_json:
@@ -64,8 +65,13 @@ def import_file(
     if output is not None:
         report.say("")
         say_written(written)
-        report.say(next_steps(output))
+        report.say(next_steps(output, nodes=config.cluster.nodes, switched_off=_refused(config, checked)))
     return 0
+
+
+def _refused(config: Config, checked: Report) -> list[str]:
+    """The switches that are on and that launch refuses."""
+    return [setting.key for setting in checked.unbuilt if value_of(config, setting.key) is True]
 
 
 def _short(hardware: Mapping[str, str | None]) -> list[Flag]:
@@ -77,18 +83,17 @@ def _short(hardware: Mapping[str, str | None]) -> list[Flag]:
     ]
 
 
-def _checked(text: str, file: str) -> Report:
-    """What the rules say of the text that is written."""
+def _loaded(text: str, file: str) -> Loaded:
+    """The config of the text that is written."""
     layer = toml_layer(text, Origin("file", file))
     assert not layer.findings, f"titan import wrote what titan does not read: {layer.findings}"
-    loaded = Loaded(
+    return Loaded(
         config=Config.model_validate(nested(layer.values)),
         origins=dict.fromkeys(field_types(), DEFAULT) | layer.origins,
         findings=(),
         broken=frozenset(),
         stem="titan",
     )
-    return check(loaded)
 
 
 def _write(told: dict[str, object]) -> None:

@@ -116,7 +116,7 @@ def goal(known: Known) -> Default:
     """A prototype where the model is small or processors train it."""
     if _is_small(known.config) or is_cpu(known):
         return Default(value="prototype", reason="small models and processors are for trying things")
-    return Default(value="production", reason="for runs of days: checkpoints, and memory to spare")
+    return Default(value="production", reason="for runs of days: memory to spare, and what many have run")
 
 
 def _is_small(config: Config) -> bool:

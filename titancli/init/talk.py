@@ -231,4 +231,4 @@ def finish(setting: Setting, done: Done, *, output: str | None, force: bool, ask
     report.say("")
     say_written(written)
     if not takes_a_stream(path):
-        report.say(next_steps(path))
+        report.say(next_steps(path, nodes=plans.question.cluster.nodes))

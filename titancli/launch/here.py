@@ -36,10 +36,13 @@ def compare(loaded: Loaded, machine: Machine) -> Comparison:
     needs = f"this run needs {_gpus(needed)}, and this machine has {_what_is_here(machine)}"
     where = "launch it where those GPUs are"
     if machine.kind == "cpu":
+        where += ", on one node: several are not built yet" if needed.nodes > 1 else ""
         return Comparison((_finding(loaded, "H801", "cluster.gpu", needs, f"{where}; {_TRY_HERE}"),))
     if needed.nodes > 1:
-        layout = f"or set cluster.nodes = 1 and a layout for {len(machine.gpu_names)} GPUs"
-        return Comparison((_finding(loaded, "H802", "cluster.nodes", needs, f"{where}, {layout}; {_TRY_HERE}"),))
+        layout = (
+            f"set cluster.nodes = 1 and a layout for {len(machine.gpu_names)} GPUs; several nodes are not built yet"
+        )
+        return Comparison((_finding(loaded, "H802", "cluster.nodes", needs, f"{layout}; {_TRY_HERE}"),))
     if needed.gpus_per_node > len(machine.gpu_names):
         layout = f"or set cluster.gpus_per_node = {len(machine.gpu_names)} and a smaller layout"
         finding = _finding(loaded, "H803", "cluster.gpus_per_node", needs, f"{where}, {layout}; {_TRY_HERE}")

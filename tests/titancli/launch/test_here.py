@@ -113,6 +113,7 @@ def test_several_nodes_are_more_than_one_machine() -> None:
     (wrong,) = compare(config(gpu="h100-80", gpus_per_node="8", nodes="4"), H100S).findings
     assert wrong.rule == "H802"
     assert "32 x h100-80 (4 nodes of 8)" in wrong.message
+    assert wrong.fix.startswith("set cluster.nodes = 1 and a layout for 8 GPUs; several nodes are not built yet")
     (wrong,) = compare(config(gpu="cpu", nodes="2"), CPU).findings
     assert (wrong.rule, wrong.is_hardware, wrong.severity) == ("H802", True, "error")
 
