@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 
+from engine.config import Config
 from engine.errors import TitanError
 from engine.planner.search.relief import other_values, ways_out
 from engine.rules.layouts import refusal
@@ -230,5 +231,14 @@ def finish(setting: Setting, done: Done, *, output: str | None, force: bool, ask
     written = write_plan(plans, done.choice, path, said=said, asked_auto=done.keeps_auto, force=force)
     report.say("")
     say_written(written)
+    _say_text(plans.config(done.choice))
     if not takes_a_stream(path):
         report.say(next_steps(path, nodes=plans.question.cluster.nodes))
+
+
+def _say_text(config: Config) -> None:
+    """What it is going to be trained on, where nobody has said that."""
+    if config.training.dataset == Config().training.dataset:
+        text = "trains on the Python standard library's own source until training.dataset and data.tokenizer are yours"
+        for line in report.wrapped(text, report.width_of(sys.stdout), indent=2):
+            report.say(line)

@@ -19,6 +19,7 @@ from titancli.init import Answers, init
 
 FLAGS = ("--model", "debugmodel", "--gpu", "cpu", "--gpus-per-node", "2", "--seq-len", "128", "--goal", "prototype")
 SMALL = Answers(model="debugmodel", gpu="cpu", gpus_per_node="2", seq_len="128", goal="prototype")
+OWN_TEXT = {"dataset": "jsonl", "dataset_path": "data.jsonl"}
 
 
 def made(answers: Answers = SMALL, *flags: Flag, preset: str | None = None, **options: Any) -> Path:
@@ -58,9 +59,17 @@ def test_c51_only_the_flags_that_are_missing_are_listed(capsys: pytest.CaptureFi
     assert capsys.readouterr().out == ""
 
 
+def test_a_text_that_nobody_chose_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    made()
+    assert "trains on the Python standard library's own source until" in capsys.readouterr().out
+    flags = [Flag(f"training.{key}", word, f"--training.{key}") for key, word in OWN_TEXT.items()]
+    made(SMALL, *flags, output="own.toml")
+    assert "standard library" not in capsys.readouterr().out
+
+
 def test_of_what_went_into_a_pipe_no_command_is_next(capsys: pytest.CaptureFixture[str]) -> None:
     made(output=os.devnull)
-    assert capsys.readouterr().out.rstrip().endswith(f"written: {os.devnull}")
+    assert "next: " not in capsys.readouterr().out
 
 
 def test_c51_with_all_answers_as_flags_a_file_is_written_that_validates(titan: Callable[..., Any]) -> None:
