@@ -13,6 +13,7 @@ from engine.explain.known import Edit, Known, used_bytes
 from engine.explain.words import setting, size
 from engine.planner.plan import Plan
 from engine.rules.fit import told
+from engine.rules.training import GLOBAL_BATCH
 from engine.rules.ways import DTYPE, fits, is_ample
 
 # Below that a change is in the model's noise.
@@ -29,6 +30,7 @@ class _Change(NamedTuple):
     faster_pct: float | None
     bytes_more: int
     fits: bool
+    other_batch: int | None
 
 
 def mended(key: str, findings: Iterable[Finding]) -> str:
@@ -64,7 +66,9 @@ def _change(known: Known, edit: Edit) -> _Change | None:
         return None
     before, after = known.plan.tokens_per_s_per_gpu, other.tokens_per_s_per_gpu
     faster = None if not before or after is None else 100 * (after / before - 1)
-    return _Change(edit, faster, used_bytes(other) - used_bytes(known.plan), fits(other.memory))
+    batch = other.global_batch_size
+    other_batch = None if batch == known.plan.global_batch_size or GLOBAL_BATCH in edit else batch
+    return _Change(edit, faster, used_bytes(other) - used_bytes(known.plan), fits(other.memory), other_batch)
 
 
 def _is_worse(other: Plan, plan: Plan) -> bool:
@@ -80,6 +84,8 @@ def _words(change: _Change) -> str:
         parts.append(f"{size(abs(change.bytes_more))} a rank {'more' if change.bytes_more > 0 else 'less'}")
     if any(change.edit.get(key) == "bfloat16" for key in _ROUNDING) or any(map(change.edit.get, _LOW_PRECISION)):
         parts.append("less precise")
+    if change.other_batch is not None:
+        parts.append(f"a step then takes {change.other_batch:,} sequences")
     if not change.fits:
         parts.append("not enough alone")
     return ", ".join(parts) or "no difference"

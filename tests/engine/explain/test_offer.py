@@ -63,6 +63,14 @@ def test_what_does_not_fit_is_offered_what_would(explain: Any) -> None:
     assert not any(each.change.startswith("for speed") for each in found.values())
 
 
+def test_more_gpus_that_make_a_larger_step_say_so() -> None:
+    asked = with_values(Config(), {"model.flavor": "8B", "cluster.gpu": "h200", "cluster.gpus_per_node": 8})
+    loaded = Loaded(config=asked, origins={}, findings=(), broken=frozenset(), stem="titan")
+    found = offered(known_of(loaded), "cluster.nodes", [{"cluster.nodes": 2}])
+    assert found.startswith("for memory: set it to 2: ")
+    assert found.endswith(", a step then takes 16 sequences")
+
+
 def test_what_a_rule_says_goes_before_all_else(explain: Any) -> None:
     found = explain({"cluster.bf16_tflops": 2000.0})["cluster.bf16_tflops"]
     assert found.change == "set it to 989.4, or leave it out"
