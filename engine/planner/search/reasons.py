@@ -96,12 +96,14 @@ def against_written(question: Question, plan: Plan, winner: Plan) -> str:
 
 
 def compared(other: Plan, winner: Plan, cluster: Cluster) -> str:
-    """`31 % slower: FSDP over the network exposes 1.20 s a step`; how much faster where it is."""
+    """`31 % slower: FSDP over the network exposes 1.20 s a step`, or how much faster it is."""
     theirs, ours = other.tokens_per_s_per_gpu, winner.tokens_per_s_per_gpu
     if theirs is None or ours is None:
         return _by_memory(other.memory, winner.memory)
     if ours / AS_FAST <= theirs <= ours * AS_FAST:
-        return f"as fast, to {100 * abs(theirs / ours - 1):.1f} %, with {_by_memory(other.memory, winner.memory)}"
+        percent = 100 * (theirs / ours - 1)
+        change = f" ({percent:+.1f} %)" if abs(percent) >= 0.05 else ""
+        return f"as fast{change}, with {_by_memory(other.memory, winner.memory)}"
     if theirs > ours:
         return f"{_percent(100 * (theirs / ours - 1))} faster"
     cause = _cause(other, winner, cluster)
@@ -116,7 +118,10 @@ def too_large(memory_bytes: int, capacity_bytes: int) -> str:
 
 def _by_memory(other: Memory, winner: Memory) -> str:
     more = (other.needed_bytes - winner.needed_bytes) / GIB
-    return f"{abs(more):.2f} GiB {'more' if more >= 0 else 'less'} on the fullest rank"
+    amount = f"{abs(more):.2f} GiB"
+    if amount == "0.00 GiB":
+        return "as much on the fullest rank"
+    return f"{amount} {'more' if more > 0 else 'less'} on the fullest rank"
 
 
 def _percent(value: float) -> str:

@@ -7,7 +7,9 @@ import pytest
 from engine.config import Config
 from engine.hardware import resolve_cluster
 from engine.keys import with_values
+from engine.planner.plan import plan
 from engine.planner.search import GoalName, Question, search
+from engine.planner.search.reasons import compared
 from engine.rules.layouts import refusal
 
 
@@ -35,3 +37,12 @@ def test_what_is_faster_or_smaller_is_told_with_what_is_held_against_it(
     reasons = [each.reason for each in (*found.candidates[1:], *found.rejected)]
     assert len(reasons) > 8
     assert [each for each in reasons if each.endswith((" faster", "less on the fullest rank"))] == []
+
+
+def test_as_fast_says_in_which_direction_and_nothing_of_a_layout_beside_itself() -> None:
+    config = with_values(Config(), {"model.flavor": "8B", "cluster.gpu": "h100-80", "training.seq_len": 8192})
+    cluster = resolve_cluster(config.cluster)
+    eight, twelve = (plan(with_values(config, {"training.local_batch_size": size}), cluster) for size in (8, 12))
+    assert compared(eight, twelve, cluster).startswith("as fast (-")
+    assert compared(twelve, eight, cluster).startswith("as fast (+")
+    assert compared(eight, eight, cluster) == "as fast, with as much on the fullest rank"
