@@ -17,6 +17,8 @@ Line: TypeAlias = tuple[Style, str]
 BACK, QUIT = "back", "quit"
 _MOST_NOTE_LINES = 4
 _LEAST_ROWS = 3
+# On a window that is pulled together further, lines are cut where it ends.
+_LEAST_COLUMNS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ def _pointed(picking: Picking) -> Picking:
 
 def drawn(picking: Picking, *, columns: int, lines: int) -> list[Line]:
     """The menu on so many lines at most; rows that have no room are told by number."""
-    menu, room = picking.menu, columns - 1
+    menu, room = picking.menu, max(_LEAST_COLUMNS, columns - 1)
     question = f"{menu.text} {picking.typed}_" if picking.typed else menu.text
     about = report.wrapped(f"  {menu.about}", room, indent=2) if menu.about else []
     hint = "arrows or typing, Enter" + (", back: Ctrl-B" if menu.has_back else "") + ", quit: Ctrl-C"

@@ -102,6 +102,12 @@ def test_the_row_that_is_pointed_at_is_seen_on_any_screen(columns: int, lines: i
     assert [text for style, text in drawn if style == "reverse"] == [f"> {MODELS.all_rows[(1 + at) % 20].title}"]
 
 
+@pytest.mark.parametrize(("columns", "lines"), [(1, 24), (2, 2), (1, 1), (3, 0)])
+def test_a_window_without_room_for_a_word_has_the_row_that_is_pointed_at(columns: int, lines: int) -> None:
+    drawn = menus.drawn(menus.opened(MODELS), columns=columns, lines=lines)
+    assert [text for style, text in drawn if style == "reverse"] == ["> llama3"]
+
+
 def test_rows_without_room_are_counted() -> None:
     drawn = menus.drawn(menus.opened(MODELS), columns=60, lines=12)
     assert any("more above" in text and "below" in text for _, text in drawn)
