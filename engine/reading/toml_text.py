@@ -11,7 +11,7 @@ from typing import Any
 from engine.config import Config
 from engine.keys import field_types, value_of
 
-_MOST_DECIMAL_BITS = 1000
+_MOST_DECIMAL_BITS = 2000
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
