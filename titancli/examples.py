@@ -24,7 +24,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     ),
     "plan": (
         Example("titan plan --model 8B --gpu h100-80", "The best layouts on one node of eight GPUs."),
-        Example("titan plan --model 70B --gpu h100-80 --nodes 8 --top 3", "On 64 GPUs: what wins, why others lost."),
+        Example("titan plan --model 70B --gpu h100-80 --nodes 8 --seq-len 8192", "On 64 GPUs: what wins, and why."),
         Example("titan plan --preset fsdp-8b --parallelism.tensor_parallel_degree 2", "One degree is given."),
         Example("titan plan --model 8B --gpu h200 --output run.toml", "Writes the best as a config."),
     ),

@@ -50,8 +50,8 @@ def decided(setting: Setting, state: State) -> Done:
 
 
 def _say_default(asking: Ask) -> None:
-    reason = "" if asking.question is CHOICE else f": {asking.default.reason}"
-    text = f"{asking.question.flag} {asking.default.value}{reason}"
+    reason = "the first of the list" if asking.question is CHOICE else asking.default.reason
+    text = f"{asking.question.flag} {asking.default.value}: {reason}"
     for line in report.wrapped(text, report.width_of(sys.stdout), indent=4):
         report.say(line, tint="faint")
 

@@ -81,7 +81,7 @@ PICTURES = (
     Picture(
         name="plan",
         command="plan",
-        words=("plan", "--model", "70B", "--gpu", "h100-80", "--nodes", "8", "--top", "3"),
+        words=("plan", "--model", "70B", "--gpu", "h100-80", "--nodes", "8", "--seq-len", "8192", "--top", "3"),
         shows="The best layouts of 70B on 64 GPUs, what the winner holds and takes, and why others lost.",
         takes_seconds=True,
     ),

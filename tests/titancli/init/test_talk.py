@@ -24,7 +24,7 @@ def test_every_default_is_told_with_its_reason(capsys: pytest.CaptureFixture[str
     done = decided(of, wizard.begin(of))
     told = capsys.readouterr().out
     assert "--goal prototype: small models and processors are for trying things" in told
-    assert "--choice 1" in told
+    assert "--choice 1: the first of the list" in told
     assert done.plans.question.config.training.steps == 7
 
 
