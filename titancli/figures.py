@@ -76,3 +76,8 @@ def ranges(numbers: tuple[int, ...]) -> str:
 def not_known(reason: str = "") -> str:
     """`n/a`, with the reason in brackets where there is one."""
     return f"{NOT_KNOWN} ({reason})" if reason else NOT_KNOWN
+
+
+def many(count: int, thing: str) -> str:
+    """`1 sequence`, `2,048 sequences`."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"

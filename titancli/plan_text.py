@@ -84,8 +84,8 @@ def _facts(plan: Plan) -> list[tuple[str, str]]:
         ("model", f"{plan.parameters:,} parameters, {plan.model.n_layers} layers"),
         (
             "batch",
-            f"{plan.global_batch_size:,} sequences a step = {plan.local_batch_size} a data rank "
-            f"x {mesh.data_ranks} data ranks x {plan.gradient_accumulation_steps} accumulation",
+            f"{figures.many(plan.global_batch_size, 'sequence')} a step = {plan.local_batch_size} a data rank "
+            f"x {figures.many(mesh.data_ranks, 'data rank')} x {plan.gradient_accumulation_steps} accumulation",
         ),
         ("microbatches", f"{plan.microbatches} of {plan.microbatch_size} in each accumulation step"),
         ("recompute", _recompute(plan)),

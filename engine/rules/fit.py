@@ -52,7 +52,7 @@ def _words(f: Facts) -> dict[str, object]:
     left = memory.capacity_bytes - memory.needed_bytes
     return {
         "rank": f"pipeline rank {fullest_rank(f.plan)}" if f.plan.mesh.pp > 1 else "a rank",
-        "owner": f.plan.gpu if f.plan.gpu != "cpu" else f"each of {f.world_size} processes here",
+        "owner": _owner(f),
         "parts": _parts(f),
         "used": _size(used),
         "moment": memory.moment,
@@ -67,13 +67,19 @@ def _words(f: Facts) -> dict[str, object]:
     }
 
 
+def _owner(f: Facts) -> str:
+    """Whose memory it is."""
+    if f.plan.gpu != "cpu":
+        return f.plan.gpu
+    return "the process here" if f.world_size == 1 else f"each of {f.world_size} processes here"
+
+
 def told(f: Facts, way: Way) -> str:
     """A change as an instruction, with what it costs."""
     if way.adds_gpus:
-        gpus = way.edit[NODES] * f.known_cluster.gpus_per_node
-        words = (
-            f"use {gpus} GPUs (cluster.nodes = {way.edit[NODES]}) with data_parallel_shard_degree = {way.edit[SHARD]}"
-        )
+        nodes = way.edit[NODES]
+        many = f"{nodes * f.known_cluster.gpus_per_node} GPUs" if f.plan.gpu != "cpu" else f"{nodes} machines like this"
+        words = f"use {many} (cluster.nodes = {nodes}) with data_parallel_shard_degree = {way.edit[SHARD]}"
     else:
         words = "set " + " and ".join(f"{key} to {value}" for key, value in way.edit.items())
     return f"{words}{_cost(way)}"

@@ -44,6 +44,12 @@ def test_plan_fits_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line for line in too_long if len(line.split()) > 2] == []
 
 
+def test_one_of_a_thing_is_not_told_as_many() -> None:
+    alone = {"cluster__gpus_per_node": "1", "parallelism__data_parallel_shard_degree": "1"}
+    one = checked("quickstart", training__local_batch_size="1", **alone)
+    assert "1 sequence a step = 1 a data rank x 1 data rank x 1 accumulation\n" in said(one)
+
+
 def test_small_model_has_its_memory_in_mib_and_no_zeros() -> None:
     text = said(checked("quickstart"))
     assert "memory of one rank, in MiB" in text

@@ -35,3 +35,10 @@ def test_at_most_four_changes_are_offered_in_words() -> None:
 
 def test_parts_that_would_be_nothing_in_their_unit_are_left_out() -> None:
     assert " 0.0" not in full("3d-405b --activation_checkpoint.mode none").message
+
+
+def test_processors_are_not_called_gpus() -> None:
+    one = "--cluster.gpus_per_node 1 --parallelism.data_parallel_shard_degree 1 --cluster.memory_gib 50"
+    found = full(f"fsdp-8b --cluster.gpu cpu --no-quantize.dense.float8.enable --training.seq_len 512 {one}")
+    assert ": the process here has 50.0 GiB; " in found.message
+    assert re.search(r"use \d+ machines like this \(cluster\.nodes = ", found.fix)
