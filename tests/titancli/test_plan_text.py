@@ -56,6 +56,12 @@ def test_small_model_has_its_memory_in_mib_and_no_zeros() -> None:
     assert "0.00" not in text
 
 
+def test_parts_of_the_memory_are_said_not_to_add_up_to_the_peak() -> None:
+    assert "activ., logits, buffers: each at its most; peak: the fullest moment" in " ".join(
+        said(checked("fsdp-8b")).split()
+    )
+
+
 def test_many_equal_pipeline_ranks_share_a_row() -> None:
     report = checked(
         "3d-405b",

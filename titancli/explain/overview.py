@@ -101,7 +101,8 @@ def _memory(seen: Seen, plan: Plan, width: int, pen: Pen) -> Iterator[str]:
     if memory.moment is not None:
         verdict = "" if fit is None else f"{fit.verdict}: "
         used = f"{figures.memory(memory.peak_bytes)} in use at its fullest ({memory.moment})"
-        yield from report.wrapped(f"  {verdict}{used}", width, indent=2)
+        text = f"  {verdict}{used}, where not every part is at its most"
+        yield from report.wrapped(text, width, indent=2)
 
 
 def _step(plan: Plan) -> str:
@@ -190,6 +191,7 @@ def _more(seen: Seen, width: int) -> list[str]:
     unset = sum(origin.kind == "default" for origin in seen.loaded.origins.values())
     text = (
         f"{unset} of {len(field_types())} keys are at their defaults. A KEY behind {seen.named} tells all of it "
-        "(training.seq_len), a section of all its keys (parallelism), a rule of its law (P101)."
+        "(training.seq_len), and against what it costs; a section of all its keys (parallelism), "
+        "a rule of its law (P101)."
     )
     return report.wrapped(text, width, indent=0)
