@@ -36,7 +36,7 @@ def compare(loaded: Loaded, machine: Machine) -> Comparison:
     needs = f"this run needs {_gpus(needed)}, and this machine has {_what_is_here(machine)}"
     where = "launch it where those GPUs are"
     if machine.kind == "cpu":
-        where += ", on one node: several are not built yet" if needed.nodes > 1 else ""
+        where += ", in one node: titan launch starts no more yet" if needed.nodes > 1 else ""
         return Comparison((_finding(loaded, "H801", "cluster.gpu", needs, f"{where}; {_TRY_HERE}"),))
     if needed.nodes > 1:
         layout = (

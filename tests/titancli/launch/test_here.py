@@ -122,6 +122,9 @@ def test_no_gpu_says_what_is_here_and_what_to_do() -> None:
     (wrong,) = compare(config(gpu="h100-80", gpus_per_node="8"), CPU).findings
     assert wrong.message == ("this run needs 8 x h100-80, and this machine has no GPU (2 CPUs, 16.0 GiB of memory)")
     assert "titan launch --preset quickstart" in wrong.fix
+    assert "in one node" not in wrong.fix
+    (wrong,) = compare(config(gpu="h100-80", gpus_per_node="8", nodes="2"), CPU).findings
+    assert (wrong.rule, "in one node: titan launch starts no more yet" in wrong.fix) == ("H801", True)
 
 
 @pytest.mark.parametrize(("processes", "rules"), [("2", []), ("3", ["H807"])])
