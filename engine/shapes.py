@@ -43,6 +43,10 @@ class ModelShape:
     qk_norm: bool = False
     tie_embeddings: bool = False
 
+    def __hash__(self) -> int:
+        """Of what models differ in: shapes are looked up thousands of times."""
+        return hash((self.dim, self.n_layers, self.ffn_dim, self.vocab_size))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:

@@ -70,6 +70,10 @@ class Work:
     float8: Low | None = None
     gathers_float8: bool = False
 
+    def __hash__(self) -> int:
+        """Of what differs most."""
+        return hash((self.tokens, self.tp, self.cp, self.compiled, self.float8, self.async_tp, self.sequences))
+
     @property
     def casts_again(self) -> bool:
         """Whether backward makes what was cast to low precision once more, in the kernel that casts."""

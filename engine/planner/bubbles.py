@@ -24,6 +24,10 @@ class StageTime:
     input_gradient_s: float
     weight_gradient_s: float
 
+    def __hash__(self) -> int:
+        """Of what differs most: pipelines of them are looked up."""
+        return hash((self.forward_s, self.input_gradient_s))
+
     @property
     def total_s(self) -> float:
         """Forward and backward."""

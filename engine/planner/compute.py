@@ -45,7 +45,7 @@ class StageCompute:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
+class Way:
     """How products are computed, by weight name; hashable, so that one block is counted once."""
 
     low: Precision | None
@@ -89,7 +89,7 @@ def stage_compute(
     stack: Stack,
 ) -> StageCompute:
     """Seconds of one microbatch on a stage of these layers, given by number or by index in the whole model."""
-    way = _way(config, stack)
+    way = way_of(config, stack)
     indices = tuple(range(layers)) if isinstance(layers, int) else layers
     block = _block(work, way, kernels, stack)
     again = _again_s(work, way, recompute, kernels, stack)
@@ -143,13 +143,14 @@ def reduce_copies_s(config: Config, parameters: float, *, fsdp: int, kernels: Ke
     return kernels.elementwise_s(parameters * (cast + (2 * reduced if fsdp == 1 else 0)))
 
 
-def _way(config: Config, stack: Stack) -> _Way:
+def way_of(config: Config, stack: Stack) -> Way:
+    """How a config computes products: with the shape of a microbatch all that a block's seconds depend on."""
     float8, mx = config.quantize.dense.float8, config.quantize.dense.mx
     emulated = float8.emulate if float8.enable else mx.emulate or mx.recipe_name == "mxfp8_emulated"
     scaling: Scaling = "tensorwise" if float8.recipe_name == "tensorwise" else "rowwise"
     if mx.enable:
         scaling = "blocks"
-    return _Way(
+    return Way(
         low="float8" if float8.enable or mx.enable else None,
         emulated=emulated,
         high=config.training.mixed_precision_param,
@@ -187,7 +188,7 @@ def _linears(shape: ModelShape, tp: int) -> tuple[tuple[str, int, int], ...]:
 
 
 @cache
-def _block(work: Work, way: _Way, kernels: Kernels, stack: Stack) -> StageCompute:
+def _block(work: Work, way: Way, kernels: Kernels, stack: Stack) -> StageCompute:
     """One block without recomputation."""
     tokens, shape = work.tokens, work.shape
     forward = inputs = weights = 0.0
@@ -218,7 +219,7 @@ def _block(work: Work, way: _Way, kernels: Kernels, stack: Stack) -> StageComput
     )
 
 
-def _casts(work: Work, way: _Way, stack: Stack) -> tuple[float, float, float]:
+def _casts(work: Work, way: Way, stack: Stack) -> tuple[float, float, float]:
     """Bytes of the casts to low precision: in forward, for the inputs' gradients and for the weights'."""
     forward = inputs = weights = 0.0
     scaling = "delayed" if stack.float8_scales == "delayed" else way.scaling
@@ -245,7 +246,8 @@ def _casts(work: Work, way: _Way, stack: Stack) -> tuple[float, float, float]:
     return forward, inputs, weights
 
 
-def _again_s(work: Work, way: _Way, recompute: Recompute, kernels: Kernels, stack: Stack) -> float:
+@cache
+def _again_s(work: Work, way: Way, recompute: Recompute, kernels: Kernels, stack: Stack) -> float:
     """Seconds that one recomputed block takes again."""
     moved = kernels.elementwise_s(forward_traffic(work, stack).bytes)
     # The last product is not computed again: nothing of its result is needed.
@@ -273,7 +275,7 @@ def _again_s(work: Work, way: _Way, recompute: Recompute, kernels: Kernels, stac
 
 
 @cache
-def _ends(work: Work, way: _Way, has_embedding: bool, has_head: bool, kernels: Kernels, stack: Stack) -> StageCompute:
+def _ends(work: Work, way: Way, has_embedding: bool, has_head: bool, kernels: Kernels, stack: Stack) -> StageCompute:
     """Embedding, last norm, head and loss."""
     forward = inputs = weights = 0.0
     shape, tokens, width = work.shape, work.tokens, work.width_bytes

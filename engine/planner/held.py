@@ -25,7 +25,7 @@ from engine.planner.recompute import Recompute
 from engine.planner.schedule import layers_of_stages, stage_indices
 from engine.planner.sharding import Groups, Sharding, groups_of
 from engine.planner.stack import TITAN, Stack
-from engine.shapes import ModelShape, Parameter, part_parameters
+from engine.shapes import ModelShape, Parameter, block_parameters, part_parameters
 
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages of a pipeline rank: the index of each, and its layers."""
@@ -68,6 +68,8 @@ def ranks_of(
     """All pipeline ranks of a layout."""
     count = mesh.pp * stages_a_rank
     pieces = layers_of_stages(shape, config.parallelism, count, stack=stack)
+    block = block_parameters(shape)
+    block_numel = sum(weight.numel for weight in block.values())
     ranks: list[Rank] = []
     # Ranks with as many layers and the same ends have the same weights under other names.
     alike: dict[tuple[int, bool, bool], Rank] = {}
@@ -81,15 +83,20 @@ def ranks_of(
         if key in alike:
             ranks.append(replace(alike[key], pp_rank=pp_rank, parts=parts))
             continue
-        weights = held_parameters(shape, parts, stage_count=count)
+        first, last = 0 in indices, count - 1 in indices
+        ends = part_parameters(shape, (), first=first, last=last)
+        # Blocks are alike: one stands for all of them.
+        one = part_parameters(shape, (0,) if blocks else (), first=first, last=last)
         alike[key] = Rank(
             pp_rank=pp_rank,
             parts=parts,
-            parameters=sum(weight.numel for weight in weights.values()),
-            groups=groups_of(weights, layers=blocks, tp=mesh.tp),
-            has_loss=count - 1 in indices,
+            parameters=sum(weight.numel for weight in ends.values()) + blocks * block_numel,
+            groups=replace(groups_of(one, layers=1, tp=mesh.tp), blocks=blocks),
+            has_loss=last,
             static=static_memory(
-                weights.values(),
+                ends.values(),
+                block=block.values(),
+                blocks=blocks,
                 tp=mesh.tp,
                 fsdp=mesh.fsdp,
                 dtype=config.training.dtype,
@@ -123,13 +130,13 @@ class Held:
         return tuple(self._memory(rank, work, batch, recompute) for rank in self.ranks)
 
     def needed_bytes(self, batch: Batch, recompute: Recompute, *, enough: float = inf) -> int:
-        """What the fullest rank takes; of the first rank that takes more than `enough`, where one does."""
+        """What the fullest rank takes; of the first moment of one that takes more than `enough`, where one does."""
         most = max(rank.static.static_bytes for rank in self.ranks)
         if most > enough:
             return most
         work, sharding = self.work(batch), self.sharding(batch)
         for rank in self.ranks:
-            most = max(most, needed_bytes(self._load(rank, work, sharding, batch, recompute)))
+            most = max(most, needed_bytes(self._load(rank, work, sharding, batch, recompute), enough=enough))
             if most > enough:
                 break
         return most

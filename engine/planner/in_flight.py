@@ -59,10 +59,11 @@ def fullest(
     order = rank_order(schedule, pp_rank=pp_rank, pp=pp, stages_a_rank=stages_a_rank, microbatches=count)
     states = dict.fromkeys(_along(order, stages_a_rank, count))
     found: dict[tuple[str, int], list[Fullness]] = {}
-    for state in states:
+    # What covers another holds more in all: so nothing that is kept is covered by what comes later.
+    for state in sorted(states, key=lambda state: sum(map(sum, state[2:])), reverse=True):
         alike = found.setdefault((state.kind, state.stage), [])
         if not any(other.covers(state) for other in alike):
-            alike[:] = [*(other for other in alike if not state.covers(other)), state]
+            alike.append(state)
     kept = {state for alike in found.values() for state in alike}
     return tuple(state for state in states if state in kept)
 

@@ -39,6 +39,10 @@ class Load:
     places_bytes: int
     has_streams: bool
 
+    def __hash__(self) -> int:
+        """Of what differs most: a search looks thousands up."""
+        return hash((self.work, self.recompute, self.states, self.static.params_bytes, self.has_loss))
+
 
 class Moment(NamedTuple):
     """What stands beside parameters and optimizer states at one point of a step.

@@ -81,14 +81,23 @@ def local_numel(parameter: Parameter, *, tp: int, fsdp: int) -> int:
 
 
 def static_memory(
-    parameters: Iterable[Parameter], *, tp: int, fsdp: int, dtype: Dtype, optimizer: str, capacity_bytes: int
+    parameters: Iterable[Parameter],
+    *,
+    block: Iterable[Parameter] = (),
+    blocks: int = 0,
+    tp: int,
+    fsdp: int,
+    dtype: Dtype,
+    optimizer: str,
+    capacity_bytes: int,
 ) -> Memory:
-    """Parameters, gradients and optimizer states of a rank that holds `parameters`.
+    """Parameters, gradients and optimizer states of a rank that holds `parameters`, and so many times those of `block`.
 
     Gradients and states have the precision of the weights they belong to (`dtype`).
     `fits` is False where these alone exceed the GPU, else None: more is needed than is known here.
     """
     numel = sum(local_numel(parameter, tp=tp, fsdp=fsdp) for parameter in parameters)
+    numel += blocks * sum(local_numel(parameter, tp=tp, fsdp=fsdp) for parameter in block)
     width = BYTES[dtype]
     memory = Memory(
         params_bytes=numel * width,

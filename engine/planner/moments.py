@@ -7,8 +7,10 @@ flight when (in_flight) or what the allocator makes of it (peak).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from operator import mul
+from typing import NamedTuple
 
 from engine.planner.activations import Work, end_bytes, kept_bytes, logits
 from engine.planner.block import BlockPeaks, LayerMode, block_peaks
@@ -29,6 +31,20 @@ def _layers_of(work: Work, recompute: Recompute) -> tuple[tuple[int, BlockPeaks]
     )
 
 
+class _At(NamedTuple):
+    """Where a rank is: the stage it is at, what microbatches in flight keep, and gradients of earlier ones.
+
+    `late` are elements of other stages whose gradients are whole, `graded` whether this stage's are; `summed_bytes` is
+    what is summed by then where a pipeline sums at its end.
+    """
+
+    stage: int
+    base: int
+    late: int
+    graded: bool
+    summed_bytes: int
+
+
 class Moments:
     """The points of a step at which a rank can be fullest; between them it only fills or only empties."""
 
@@ -40,7 +56,9 @@ class Moments:
         # A tied weight is in the root's group, which is gathered from the first block's forward to its backward.
         self.root = self.groups.head if load.has_loss and 0 in load.stages[0] and not self.groups.embedding else 0
         self._layers = _layers_of(load.work, load.recompute)
-        self._graded: dict[tuple[int, tuple[bool, ...], tuple[bool, ...]], tuple[int, int]] = {}
+        self._all_gathered = (
+            self.sharding.whole_bytes(self.groups, blocks=0, ends=0) if self.sharding.keeps_gathered else None
+        )
         self.sizes = [self._size(stage) for stage in range(len(load.stages))]
         # A pipeline keeps the output of a stage until its gradient is back.
         beside = load.places_bytes + (self.work.stream_bytes if load.pipelined else 0)
@@ -54,22 +72,23 @@ class Moments:
         self.tables = load.tables_bytes * len(load.stages)
 
     def __iter__(self) -> Iterator[Moment]:
-        for state in self._states():
-            base = self.tables + self._base(state)
+        for state, held in self._states():
+            at = self._at(state, self.tables + held)
+            base = at.base
             match state.kind:
                 case "F":
-                    yield from self._forward(state, base)
+                    yield from self._forward(at)
                 case "B":
-                    yield from self._after_loss(state, base)
-                    yield from self._blocks(state, base)
-                    yield from self._embedding(state, base)
+                    yield from self._after_loss(at, base)
+                    yield from self._blocks(at)
+                    yield from self._embedding(at)
                 case "I":
-                    yield from self._after_loss(state, base - self.put_off[state.stage])
-                    yield self._moment("backward of a block", state, activations=base + 2 * self.work.hidden_bytes)
+                    yield from self._after_loss(at, base - self.put_off[at.stage])
+                    yield self._moment("backward of a block", at, activations=base + 2 * self.work.hidden_bytes)
                 case "W":
-                    yield self._weights(state, base)
+                    yield self._weights(at)
                 case "sum":
-                    yield self._sum(state, base)
+                    yield self._sum(at)
         yield Moment(
             name="optimizer",
             activations_bytes=self.tables,
@@ -77,18 +96,26 @@ class Moments:
             grads_bytes=self.load.static.grads_bytes,
         )
 
-    def _states(self) -> list[Fullness]:
-        """Of moments that differ in their microbatches only, the one whose microbatches take most."""
-        fullest: dict[tuple[object, ...], tuple[int, Fullness]] = {}
+    def _states(self) -> Iterable[tuple[Fullness, int]]:
+        """Of moments that differ in their microbatches only, the one whose microbatches take most; with these bytes."""
+        fullest: dict[tuple[object, ...], tuple[Fullness, int]] = {}
+        whole, put_off = self.whole, self.put_off
         for state in self.load.states:
-            key, base = (state.kind, state.stage, state.graded, state.summed), self._base(state)
-            if key not in fullest or base > fullest[key][0]:
-                fullest[key] = base, state
-        return [state for _, state in fullest.values()]
+            kind, stage, held, later, graded, summed = state
+            base = sum(map(mul, held, whole)) + sum(map(mul, later, put_off))
+            key = kind, stage, graded, summed
+            if key not in fullest or base > fullest[key][1]:
+                fullest[key] = state, base
+        return fullest.values()
 
-    def _base(self, state: Fullness) -> int:
-        """What microbatches in flight keep."""
-        return sum(map(int.__mul__, state.held, self.whole)) + sum(map(int.__mul__, state.put_off, self.put_off))
+    def _at(self, state: Fullness, base: int) -> _At:
+        late = summed = 0
+        if self.sharding.sums_late:
+            others = [(size, *flags) for size, *flags in zip(self.sizes, state.graded, state.summed, strict=True)]
+            del others[state.stage]
+            late = sum(size for size, graded, _ in others if graded)
+            summed = self._summed(sum(size for size, _, through in others if through))
+        return _At(state.stage, base, late, state.graded[state.stage], summed)
 
     def _block(self, layer: int) -> tuple[int, BlockPeaks]:
         """What a layer keeps of a microbatch, and what passes."""
@@ -104,35 +131,35 @@ class Moments:
 
     # ---- the moments -------------------------------------------------------------------------
 
-    def _forward(self, state: Fullness, base: int) -> Iterator[Moment]:
+    def _forward(self, at: _At) -> Iterator[Moment]:
         sharding = self.sharding
-        layers, block = self.load.stages[state.stage], self.groups.block
-        rest = base - self.whole[state.stage] + self.kept[state.stage]
+        layers, block = self.load.stages[at.stage], self.groups.block
+        rest = at.base - self.whole[at.stage] + self.kept[at.stage]
         kept, peaks = self._block(layers[-1])
         yield self._moment(
             "forward",
-            state,
+            at,
             activations=rest - kept + peaks.forward_bytes,
             blocks=1,
             gathering=sharding.buffer_bytes(block, block=True),
         )
-        if self.head is not None and state.stage == self.last:
+        if self.head is not None and at.stage == self.last:
             ahead = sharding.buffer_bytes(block, block=True) if self.root else sharding.buffer_bytes(self.groups.head)
             if self.load.pipelined and sharding.keeps_gathered:
                 # The loss comes after the stage, whose last gathering is over by then.
                 ahead = 0
-            yield self._loss(state, base, self.head.forward_bytes, gathering=ahead)
+            yield self._loss(at, at.base, self.head.forward_bytes, gathering=ahead)
 
-    def _after_loss(self, state: Fullness, base: int) -> Iterator[Moment]:
+    def _after_loss(self, at: _At, base: int) -> Iterator[Moment]:
         sharding = self.sharding
-        if self.head is None or state.stage != self.last:
+        if self.head is None or at.stage != self.last:
             return
         ahead = self._ahead()
-        yield self._loss(state, base, self.head.backward_bytes, gathering=ahead)
+        yield self._loss(at, base, self.head.backward_bytes, gathering=ahead)
         size = self.groups.head
         yield self._moment(
             "gradient of the head",
-            state,
+            at,
             activations=base - self.head.kept_bytes,
             logits=self.head.gradient_bytes,
             ends=size,
@@ -143,7 +170,7 @@ class Moments:
             return
         yield self._moment(
             "gradient of the head",
-            state,
+            at,
             activations=base - self.head.kept_bytes,
             ends=sharding.staying(size),
             whole=sharding.gradient_bytes(size) + sharding.scattered_bytes(size) + sharding.again_bytes(size),
@@ -152,11 +179,11 @@ class Moments:
             freed=self._freed(ends=size),
         )
 
-    def _loss(self, state: Fullness, base: int, logits_bytes: int, *, gathering: int) -> Moment:
+    def _loss(self, at: _At, base: int, logits_bytes: int, *, gathering: int) -> Moment:
         assert self.head is not None, "the loss is where the head is"
         moment = self._moment(
             "loss",
-            state,
+            at,
             activations=base - self.head.kept_bytes,
             logits=logits_bytes,
             ends=self.groups.head,
@@ -166,12 +193,12 @@ class Moments:
         lost_bytes = self.head.laid_out_bytes - logits_bytes if logits_bytes == self.head.peak_bytes else 0
         return moment._replace(lost_bytes=lost_bytes)
 
-    def _blocks(self, state: Fullness, base: int) -> Iterator[Moment]:
+    def _blocks(self, at: _At) -> Iterator[Moment]:
         """Backward of the last block, of the one before it, and of the first."""
         sharding = self.sharding
-        layers, block = self.load.stages[state.stage], self.groups.block
-        rest = base - self.whole[state.stage] + self.kept[state.stage] - self._kept(layers)
-        head = self.groups.head if state.stage == self.last and not self.root else 0
+        layers, block = self.load.stages[at.stage], self.groups.block
+        rest = at.base - self.whole[at.stage] + self.kept[at.stage] - self._kept(layers)
+        head = self.groups.head if at.stage == self.last and not self.root else 0
         for done in sorted({0, min(1, len(layers) - 1), len(layers) - 1}):
             before = layers[: len(layers) - done - 1]
             _, peaks = self._block(layers[len(before)])
@@ -180,7 +207,7 @@ class Moments:
             kept = rest + self._kept(before)
             yield self._moment(
                 "backward of a block",
-                state,
+                at,
                 activations=kept + peaks.backward_bytes,
                 blocks=1 + sharding.staying(done),
                 ends=sharding.staying(head),
@@ -191,7 +218,7 @@ class Moments:
             )
             yield self._moment(
                 "backward of a block",
-                state,
+                at,
                 activations=kept + self.work.stream_bytes,
                 blocks=sharding.staying(done + 1),
                 ends=sharding.staying(head),
@@ -203,7 +230,7 @@ class Moments:
                 freed=self._freed(blocks=done + 1, ends=self.groups.head - self.root),
             )
 
-    def _embedding(self, state: Fullness, base: int) -> Iterator[Moment]:
+    def _embedding(self, at: _At) -> Iterator[Moment]:
         """The table's gradient: as it is made, as it is copied to be summed, and beside its sum.
 
         A tied weight has that of the head already, and the sum of both is made beside them. Where there are several
@@ -211,16 +238,16 @@ class Moments:
         """
         sharding = self.sharding
         size, work = self.groups.embedding or self.root, self.work
-        if not size or state.stage:
+        if not size or at.stage:
             return
         head = self.groups.head if self.last == 0 and not self.root else 0
         progress = len(self.load.stages[0]) * self.groups.block + head
         blocks, ends = sharding.staying(len(self.load.stages[0])), sharding.staying(head)
-        rest = base - self.whole[0]
+        rest = at.base - self.whole[0]
         gradient, scattered = sharding.gradient_bytes(size), sharding.scattered_bytes(size)
         yield self._moment(
             "gradient of the embedding",
-            state,
+            at,
             activations=rest + work.whole_stream_bytes * (2 if work.copies_sequences else 1) + work.stream_bytes,
             blocks=blocks,
             ends=ends,
@@ -240,7 +267,7 @@ class Moments:
         for whole, more in ways:
             yield self._moment(
                 "gradient of the embedding",
-                state,
+                at,
                 activations=rest,
                 blocks=blocks,
                 ends=ends,
@@ -250,36 +277,36 @@ class Moments:
                 or self.root * sharding.gathered_width_bytes,
             )
 
-    def _weights(self, state: Fullness, base: int) -> Moment:
+    def _weights(self, at: _At) -> Moment:
         """A backward for the weights alone: gradients of a whole stage at once, which used up its activations."""
-        size = self.sizes[state.stage]
+        size = self.sizes[at.stage]
         return self._moment(
             "gradients of the weights",
-            state,
-            activations=base - self.whole[state.stage] - self.put_off[state.stage],
+            at,
+            activations=at.base - self.whole[at.stage] - self.put_off[at.stage],
             whole=self.sharding.gradient_bytes(size),
             progress=size,
         )
 
-    def _sum(self, state: Fullness, base: int) -> Moment:
+    def _sum(self, at: _At) -> Moment:
         """The first group of a stage, whose gradient is copied, sent and cast; its weights are free by then.
 
         torch's runtime of several stages has freed more of them after a stage's last backward.
         """
         sharding = self.sharding
-        first = self.groups.embedding if state.stage == 0 and self.groups.embedding else self.groups.block
+        first = self.groups.embedding if at.stage == 0 and self.groups.embedding else self.groups.block
         received = sharding.summed_bytes(first) if sharding.casts_sums else 0
         if not self.last:
             received += sharding.received_bytes(first) + sharding.divided_bytes(first)
             received -= 0 if sharding.lingers else sharding.scattering_bytes(first)
         moment = self._moment(
             "sum of gradients",
-            state,
-            activations=base,
-            blocks=sharding.staying(len(self.load.stages[state.stage])),
-            ends=sharding.staying(self.groups.head if state.stage == self.last and self.head is not None else 0),
+            at,
+            activations=at.base,
+            blocks=sharding.staying(len(self.load.stages[at.stage])),
+            ends=sharding.staying(self.groups.head if at.stage == self.last and self.head is not None else 0),
             whole=sharding.scattering_bytes(first) + received,
-            progress=self.sizes[state.stage],
+            progress=self.sizes[at.stage],
         )
         freed = first * sharding.width_bytes(block=first == self.groups.block)
         if first == self.groups.embedding and not sharding.keeps_gathered:
@@ -291,7 +318,7 @@ class Moments:
     def _moment(
         self,
         name: str,
-        state: Fullness,
+        at: _At,
         *,
         activations: int,
         logits: int = 0,
@@ -306,34 +333,16 @@ class Moments:
 
         `freed` are bytes of weights that stayed gathered until their backward, which is over.
         """
-        late, summed = self._gradients(state, progress)
-        return Moment(
-            name=name,
-            activations_bytes=activations,
-            logits_bytes=logits,
-            communication_bytes=whole
-            + late
-            + self.sharding.whole_bytes(self.groups, blocks=blocks, ends=ends or self.root)
-            - freed,
-            gathering_bytes=gathering,
-            grads_bytes=summed,
-        )
-
-    def _gradients(self, state: Fullness, progress: int) -> tuple[int, int]:
-        """Gradients that are whole, and those that are summed and sharded."""
         sharding = self.sharding
-        if not sharding.sums_late:
-            return 0, self._summed(progress)
-        key = state.stage, state.graded, state.summed
-        if key not in self._graded:
-            others = [stage for stage in range(len(self.sizes)) if stage != state.stage]
-            self._graded[key] = (
-                sum(self.sizes[stage] for stage in others if state.graded[stage]),
-                sum(self.sizes[stage] for stage in others if state.summed[stage]),
-            )
-        late, summed = self._graded[key]
-        late += self.sizes[state.stage] if state.graded[state.stage] else progress
-        return late * sharding.reduce_width_bytes, self._summed(summed)
+        if sharding.sums_late:
+            late = (at.late + (self.sizes[at.stage] if at.graded else progress)) * sharding.reduce_width_bytes
+            summed = at.summed_bytes
+        else:
+            late, summed = 0, self._summed(progress)
+        gathered = self._all_gathered
+        if gathered is None:
+            gathered = sharding.whole_bytes(self.groups, blocks=blocks, ends=ends or self.root)
+        return Moment(name, activations, logits, whole + late + gathered - freed, gathering, 0, summed)
 
     def _summed(self, size: int) -> int:
         """Sums of so many elements, which are there for all from an earlier accumulation step on.

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from math import inf
 
 from engine.planner.load import Load, Moment
 from engine.planner.memory import Memory, MomentBytes
@@ -60,10 +61,18 @@ def with_peak(load: Load) -> Memory:
 
 
 @cache
-def needed_bytes(load: Load) -> int:
-    """`with_peak(load).needed_bytes`, without what only a person reads: a search asks for thousands."""
-    static, moments = load.static, list(Moments(load))
-    peak = static.params_bytes + static.optimizer_bytes + max(moment.bytes for moment in moments)
+def needed_bytes(load: Load, *, enough: float = inf) -> int:
+    """`with_peak(load).needed_bytes`, without what only a person reads: a search asks for thousands.
+
+    Where that is more than `enough`, what the first moment needs that takes more.
+    """
+    static, moments = load.static, []
+    always_bytes = peak = static.params_bytes + static.optimizer_bytes
+    for moment in Moments(load):
+        moments.append(moment)
+        peak = max(peak, always_bytes + moment.bytes)
+        if peak > enough:
+            return peak
     return max(static.static_bytes, peak, _reserved(load, moments) if load.has_streams else 0)
 
 

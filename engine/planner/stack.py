@@ -72,6 +72,10 @@ class Stack:
     # a step and updated weights gathered once, instead of around every use.
     shards_only_optimizer: bool = False
 
+    def __hash__(self) -> int:
+        """Of the name, which tells them apart."""
+        return hash(self.name)
+
 
 TITAN = Stack(name="titan")
 TORCHTITAN = Stack(

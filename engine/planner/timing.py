@@ -13,15 +13,16 @@ from statistics import NormalDist
 from engine.hardware import Cluster, Gpu
 from engine.planner.activations import Work
 from engine.planner.batch import Batch
-from engine.planner.bubbles import StageTime, makespan_s
+from engine.planner.bubbles import makespan_s
 from engine.planner.comms import Group, group_of, links_of
-from engine.planner.compute import StageCompute, gather_copies_s, optimizer_s, reduce_copies_s, stage_compute
+from engine.planner.compute import gather_copies_s, optimizer_s, reduce_copies_s
 from engine.planner.held import Held, Rank
-from engine.planner.hiding import Exposed, Pass, over_a_step
+from engine.planner.hiding import Exposed, over_a_step
 from engine.planner.kernels import Kernels, kernels_of
 from engine.planner.memory import BYTES
-from engine.planner.messages import NOTHING, Passes, context_messages, tensor_messages, weight_messages
+from engine.planner.messages import weight_messages
 from engine.planner.recompute import Recompute
+from engine.planner.stage_seconds import Stages, StageSeconds
 from engine.shapes import ModelShape, flops_per_token
 
 # GPUs of one kind differ: 8 % from the slow to the fast ones of a cluster in matrix products (arXiv 2208.11035, five
@@ -58,31 +59,6 @@ class _Ways:
     shards: Group
     replicas: Group
     pp: Group
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stage:
-    """One microbatch on one stage, or the sum over a rank's stages: kernels, and what is sent between them."""
-
-    compute: StageCompute
-    tensor_s: float
-    tensor_open: Passes
-    context: Passes
-
-    @property
-    def time(self) -> StageTime:
-        """Kernels and what is sent in the open; what is computed again delays the gradient of the input."""
-        compute, tensor, context = self.compute, self.tensor_open, self.context
-        return StageTime(
-            forward_s=compute.forward_s + tensor[0] + context[0],
-            input_gradient_s=compute.input_gradient_s
-            + compute.recompute_s
-            + tensor[1]
-            + tensor[2]
-            + context[1]
-            + context[2],
-            weight_gradient_s=compute.weight_gradient_s,
-        )
 
 
 def accumulation_steps(held: Held, batch: Batch) -> int:
@@ -138,26 +114,29 @@ class _Step:
         self.sharding = held.sharding(batch)
         self.slower = slowest_of(held.mesh.world_size)
         self.microbatches = batch.microbatches if held.mesh.pp > 1 else 1
-        # Ranks have pieces of each sequence, NCCL puts them one behind the other: with one sequence that is its order.
-        self._lays_out_again = batch.microbatch > 1 and not held.stack.sequence_is_outermost
-        self.last_stage = sum(len(rank.parts) for rank in held.ranks) - 1
-        self._made: dict[tuple[int, int, bool, bool], _Stage] = {}
-        block = self._stage((1, int(recompute.every is None), False, False), (0,)).time
-        self.block = Pass(forward_s=block.forward_s, backward_s=block.input_gradient_s + block.weight_gradient_s)
+        self.stages = Stages(
+            held.config,
+            self.work,
+            recompute,
+            stage_count=sum(len(rank.parts) for rank in held.ranks),
+            slower=self.slower,
+            kernels=ways.kernels,
+            tp=ways.tp,
+            cp=ways.cp,
+            stack=held.stack,
+        )
 
     def time(self) -> Time:
         """The split of the busiest rank: of any other it would show how long that one waits for it."""
         pp, schedule = self.held.mesh.pp, self.held.config.parallelism.pipeline_parallel_schedule
-        stages = {index: self.stage(index, layers) for rank in self.held.ranks for index, layers in rank.parts}
+        stages = {index: self.stages.of(index, layers) for rank in self.held.ranks for index, layers in rank.parts}
         times = tuple(stages[index].time for index in range(len(stages)))
         still = makespan_s(schedule, times, pp=pp, microbatches=self.microbatches)
         moving = still
         if pp > 1:
             hop = self.ways.pp.send_s(self.work.stream_bytes)
             moving = makespan_s(schedule, times, pp=pp, microbatches=self.microbatches, hop_s=hop)
-        alike = {
-            (rank.groups, *(id(stages[index]) for index, _ in rank.parts)): rank for rank in reversed(self.held.ranks)
-        }
+        alike = {tuple(id(stages[index]) for index, _ in rank.parts): rank for rank in reversed(self.held.ranks)}
         found = [
             self._of_rank(rank, [stages[index] for index, _ in rank.parts], still, moving) for rank in alike.values()
         ]
@@ -166,47 +145,7 @@ class _Step:
         waits_s = step_s - (busiest.step_s or 0.0) + (busiest.bubble_s or 0.0)
         return replace(busiest, step_s=step_s, bubble_s=waits_s)
 
-    def stage(self, index: int, layers: tuple[int, ...]) -> _Stage:
-        """One stage; those with as many layers and the same ends are alike."""
-        again = len(layers) if self.recompute.every is None else sum(map(self.recompute.repeats, layers))
-        return self._stage((len(layers), again, index == 0, index == self.last_stage), layers)
-
-    def _stage(self, key: tuple[int, int, bool, bool], layers: tuple[int, ...]) -> _Stage:
-        if key not in self._made:
-            self._made[key] = self._new_stage(layers, again=key[1], has_embedding=key[2], has_head=key[3])
-        return self._made[key]
-
-    def _new_stage(self, layers: tuple[int, ...], *, again: int, has_embedding: bool, has_head: bool) -> _Stage:
-        config, work, ways, stack = self.held.config, self.work, self.ways, self.held.stack
-        ends = {"has_embedding": has_embedding, "has_head": has_head}
-        compute = stage_compute(config, work, self.recompute, layers=layers, kernels=ways.kernels, stack=stack, **ends)
-        tensor_s, tensor_open, context = 0.0, NOTHING, NOTHING
-        if ways.tp.size > 1:
-            copy_s = ways.kernels.memory_s(2 * work.whole_stream_bytes) if self._lays_out_again else 0.0
-            sent = tensor_messages(config, work, self.recompute, ways.tp, stack, copy_s=copy_s)
-            tensor_s = sum(sent.stage(blocks=len(layers), again=again, **ends))
-            tensor_open = sent.stage(blocks=len(layers), again=again, in_the_open=True, **ends)
-        if ways.cp.size > 1:
-            context = context_messages(work, self.recompute, ways.cp, self._attention_s()).stage(
-                blocks=len(layers), again=again, **ends
-            )
-        compute = StageCompute(
-            forward_s=self.slower * compute.forward_s,
-            input_gradient_s=self.slower * compute.input_gradient_s,
-            weight_gradient_s=self.slower * compute.weight_gradient_s,
-            recompute_s=self.slower * compute.recompute_s,
-        )
-        return _Stage(compute=compute, tensor_s=tensor_s, tensor_open=tensor_open, context=context)
-
-    def _attention_s(self) -> float:
-        """Attention of one block in forward."""
-        shape, work = self.held.shape, self.work
-        heads = -(-shape.n_heads // work.tp)
-        return self.ways.kernels.attention_forward_s(
-            work.tokens, self.held.config.training.seq_len, heads, shape.head_dim
-        )
-
-    def _of_rank(self, rank: Rank, stages: list[_Stage], still_s: float, moving_s: float) -> Time:
+    def _of_rank(self, rank: Rank, stages: list[StageSeconds], still_s: float, moving_s: float) -> Time:
         """One rank: its kernels, what it sends, and what is left of the schedule."""
         steps, count = self.steps, self.steps * self.microbatches
         config, kernels = self.held.config, self.ways.kernels
@@ -251,7 +190,7 @@ class _Step:
         found = weight_messages(rank.groups, self.sharding, self.ways.shards, self.ways.replicas)
         return over_a_step(
             found,
-            self.block,
+            self.stages.block,
             blocks=rank.groups.blocks,
             sharding=self.sharding,
             stack=self.held.stack,

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from engine.config import Config
-from engine.keys import field_docs, field_types, nested, value_of, with_values
+from engine.keys import field_docs, field_types, nested, value_of, with_legal_values, with_values
 
 
 def test_sections_are_not_keys():
@@ -59,3 +59,8 @@ def test_replacing_nothing_changes_nothing():
 def test_replacing_checks_like_a_file(values):
     with pytest.raises(ValidationError):
         with_values(Config(), values)
+
+
+def test_legal_values_need_no_check():
+    values = {"training.seq_len": 4096, "quantize.dense.float8.enable": True, "quantize.dense.mx.emulate": True}
+    assert with_legal_values(Config(), values) == with_values(Config(), values)

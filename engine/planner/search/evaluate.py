@@ -14,7 +14,7 @@ from typing import Any
 
 from engine.config import Config
 from engine.hardware import Cluster
-from engine.keys import with_values
+from engine.keys import with_legal_values
 from engine.planner.batch import Batch, batches_of
 from engine.planner.held import Held, Rank, ranks_of
 from engine.planner.recompute import Recompute, recompute_choices
@@ -99,7 +99,7 @@ class Ways:
     def of(self, layout: Layout, options: Options, microbatch: int | None = None) -> Way:
         """A layout in one way; `microbatch` where it is a pipeline."""
         values = layout.values() | options.values(layout)
-        config = with_values(self._config, values if microbatch is None else values | {MICROBATCH: microbatch})
+        config = with_legal_values(self._config, values if microbatch is None else values | {MICROBATCH: microbatch})
         ranks = self._ranks_of(layout, config)
         held = Held(config=config, shape=self._shape, mesh=layout.mesh, ranks=ranks, gpu=self._cluster.gpu.name)
         fullest = replace(held, ranks=_fullest(ranks))

@@ -13,7 +13,7 @@ from math import inf
 from typing import TypeAlias
 
 from engine.config import ScheduleName
-from engine.keys import with_values
+from engine.keys import with_legal_values
 from engine.planner.batch import Batch
 from engine.planner.held import room_of
 from engine.planner.mesh import Mesh
@@ -215,7 +215,7 @@ class Survey:
         return found
 
     def _is_refused(self, way: Way) -> bool:
-        config = with_values(way.config, {LOCAL_BATCH: way.batches()[0].local})
+        config = with_legal_values(way.config, {LOCAL_BATCH: way.batches()[0].local})
         reason = self._refusal(config, self._question.cluster)
         if reason is not None:
             self.refused.setdefault(reason.partition(":")[0], reason)
