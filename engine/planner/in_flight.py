@@ -79,7 +79,7 @@ def in_flight(schedule: ScheduleName, *, pp_rank: int, pp: int, stages_a_rank: i
 
 _ALL_AT_ONCE: frozenset[ScheduleName] = frozenset({"GPipe", "LoopedBFS"})
 # Rounds of as many microbatches as there are ranks, after which a schedule only repeats itself.
-_ROUNDS = 8
+_ROUNDS = 4
 
 
 def _enough(schedule: ScheduleName, microbatches: int, *, pp: int) -> int:

@@ -13,13 +13,15 @@ from math import inf
 from engine.config import Config
 from engine.hardware import Cluster
 from engine.planner.batch import MICROBATCHES_A_RANK, Batch
-from engine.planner.compute import stage_compute
+from engine.planner.comms import group_of, links_of
 from engine.planner.kernels import kernels_of
+from engine.planner.recompute import recompute_choices
 from engine.planner.schedule import ZERO_BUBBLE
 from engine.planner.search.evaluate import Ways
 from engine.planner.search.layouts import Layout
 from engine.planner.search.options import Options
 from engine.planner.stack import TITAN
+from engine.planner.stage_seconds import Stages
 from engine.planner.timing import slowest_of
 
 # One sequence is sent as it lies, many make large products: a token takes least with one or the other.
@@ -59,18 +61,21 @@ class Bound:
             return 0.0
         mesh = layout.mesh
         flat = Layout(mesh=replace(mesh, pp=1, dp_replicate=1, dp_shard=mesh.dp_shard * mesh.dp_replicate * mesh.pp))
-        way, batch = self._ways.of(flat, options), Batch(local=sequences, microbatch=sequences)
-        work = way.held.work(batch)
-        compute = stage_compute(
-            way.config,
+        held = self._ways.of(flat, options).held
+        links = links_of(self._cluster)
+        tp, cp = group_of(flat.mesh, "tp", links), group_of(flat.mesh, "cp", links)
+        if tp is None or cp is None:
+            return 0.0
+        work = held.work(Batch(local=sequences, microbatch=sequences))
+        stages = Stages(
+            held.config,
             work,
-            way.recompute,
-            layers=way.held.shape.n_layers,
-            has_embedding=True,
-            has_head=True,
+            recompute_choices(held.config.activation_checkpoint)[0],
+            stage_count=1,
+            slower=slowest_of(mesh.world_size),
             kernels=kernels,
+            tp=tp,
+            cp=cp,
             stack=TITAN,
         )
-        sent = way.point(batch, 0, cluster=self._cluster).time.per_axis or {}
-        kernels_s = slowest_of(mesh.world_size) * compute.total_s
-        return (kernels_s + sent.get("tp", 0.0) + sent.get("cp", 0.0)) * mesh.tp / work.tokens
+        return stages.of(0, tuple(range(held.shape.n_layers))).time.total_s * mesh.tp / work.tokens

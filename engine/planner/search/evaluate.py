@@ -12,7 +12,7 @@ from itertools import groupby
 from math import inf
 from typing import Any
 
-from engine.config import Config
+from engine.config import Config, ScheduleName, Section
 from engine.hardware import Cluster
 from engine.keys import with_legal_values
 from engine.planner.batch import Batch, batches_of
@@ -95,16 +95,30 @@ class Ways:
     def __init__(self, config: Config, cluster: Cluster, shape: ModelShape) -> None:
         self._config, self._cluster, self._shape = config, cluster, shape
         self._ranks: dict[tuple[Any, ...], tuple[Rank, ...]] = {}
+        self._sections: dict[tuple[Any, ...], Section] = {}
 
     def of(self, layout: Layout, options: Options, microbatch: int | None = None) -> Way:
         """A layout in one way; `microbatch` where it is a pipeline."""
         values = layout.values() | options.values(layout)
-        config = with_legal_values(self._config, values if microbatch is None else values | {MICROBATCH: microbatch})
+        config = self._config_of(values if microbatch is None else values | {MICROBATCH: microbatch})
         ranks = self._ranks_of(layout, config)
         held = Held(config=config, shape=self._shape, mesh=layout.mesh, ranks=ranks, gpu=self._cluster.gpu.name)
-        fullest = replace(held, ranks=_fullest(ranks))
+        fullest = replace(held, ranks=_fullest(ranks, layout.schedule))
         recompute = recompute_choices(config.activation_checkpoint)[0]
         return Way(layout=layout, options=options, held=held, fullest=fullest, recompute=recompute)
+
+    def _config_of(self, values: dict[str, Any]) -> Config:
+        """The config with legal values; its sections are kept, for ways have most of them in common."""
+        sections: dict[str, dict[str, Any]] = {}
+        for key, value in values.items():
+            sections.setdefault(key[: key.index(".")], {})[key] = value
+        found = {}
+        for name, own in sections.items():
+            wanted = (name, *own.items())
+            if wanted not in self._sections:
+                self._sections[wanted] = getattr(with_legal_values(self._config, own), name)
+            found[name] = self._sections[wanted]
+        return self._config.model_copy(update=found)
 
     def _ranks_of(self, layout: Layout, config: Config) -> tuple[Rank, ...]:
         mesh = layout.mesh
@@ -121,8 +135,12 @@ class Ways:
         return self._ranks[key]
 
 
-def _fullest(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
-    """Of ranks with the same weights the first and the last: what they have in flight rises or falls between them."""
+def _fullest(ranks: Sequence[Rank], schedule: ScheduleName) -> tuple[Rank, ...]:
+    """Of ranks with the same weights the first and the last: what they have in flight rises or falls between them.
+
+    With 1F1B it falls, so that the first alone is enough.
+    """
+    falls = schedule == "1F1B"
 
     def weights(rank: Rank) -> tuple[int, ...]:
         return rank.parameters, *(len(layers) for _, layers in rank.parts)
@@ -130,5 +148,5 @@ def _fullest(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
     kept: list[Rank] = []
     for _, alike in groupby(ranks, key=weights):
         first, *rest = alike
-        kept += [first, *rest[-1:]]
+        kept += [first] if falls else [first, *rest[-1:]]
     return tuple(kept)

@@ -201,13 +201,13 @@ class Survey:
                 needed[batch] = way.needed_bytes(batch, enough=self._most_bytes)
             return needed[batch]
 
-        if fill(batches[-1]) <= self._most_bytes:
-            count = len(batches)
-        elif fill(batches[0]) <= self._most_bytes:
-            count = bisect_right(batches, self._most_bytes, key=fill)
-        else:
+        if fill(batches[0]) > self._most_bytes:
             count = 0
             self._note_too_large(way, batches[0], fill(batches[0]))
+        elif fill(batches[-1]) <= self._most_bytes:
+            count = len(batches)
+        else:
+            count = bisect_right(batches, self._most_bytes, key=fill)
         # Fewer microbatches only make the bubble of a pipeline longer.
         kept = batches[:count][-2:] if way.layout.mesh.pp > 1 else batches[:count]
         found = [(batch, fill(batch)) for batch in kept]
@@ -231,9 +231,10 @@ class Survey:
     def _note_too_large(self, way: Way, batch: Batch, needed_bytes: int) -> None:
         kind = kind_of(way.layout.mesh)
         nearest = self.tightest.get(kind)
-        if (nearest is None or needed_bytes < nearest.needed_bytes) and not self._is_refused(way):
-            whole_bytes = way.needed_bytes(batch)
-            if nearest is None or whole_bytes < nearest.needed_bytes:
+        least_bytes = inf if nearest is None else nearest.needed_bytes
+        if needed_bytes < least_bytes:
+            whole_bytes = way.needed_bytes(batch, enough=least_bytes)
+            if whole_bytes < least_bytes and not self._is_refused(way):
                 self.tightest[kind] = way.point(batch, whole_bytes, cluster=None)
 
     def _best(self, of_a_kind: int, in_all: int) -> list[Layout]:
