@@ -6,12 +6,13 @@ titan does with them (engine/parallel/quantize).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from engine.config import Model
 from engine.shapes import block_parameters, shape_of
 from titancli.importing.models import FLAVOR, MODELS, NAME
-from titancli.importing.row import Became, Given, Gone, Outcome, Refused
+from titancli.importing.row import Became, Given, Gone, Outcome, Refused, Row, Switch
 
 CONVERTERS = "model.converters"
 _THEIR_FLOAT8, _THEIR_MX = "quantize.linear.float8", "quantize.linear.mx"
@@ -30,6 +31,30 @@ def uses_float8(given: Given) -> bool:
 def uses_mx(given: Given) -> bool:
     """Whether a converter switches MXFP8 on."""
     return any(name in _MX_NAMES for name in given[CONVERTERS])
+
+
+# By torchtitan's section: whether a converter switches it on, titan's switch of it, and what it is called.
+_SWITCHES: dict[str, tuple[Switch, str, str]] = {
+    _THEIR_FLOAT8: (uses_float8, f"{FLOAT8}.enable", "float8"),
+    _THEIR_MX: (uses_mx, f"{MX}.enable", "MXFP8"),
+}
+
+
+def told_where_off(row: Row) -> Row:
+    """The row; one of a section that no converter switches on says so where it is written."""
+    section = row.key.rpartition(".")[0]
+    if section not in _SWITCHES:
+        return row
+    converted, switch, name = _SWITCHES[section]
+
+    def turn(given: Given) -> Outcome:
+        outcome = row.turn(given)
+        if row.key not in given.written or not isinstance(outcome, Became) or converted(given) or switch in given.over:
+            return outcome
+        said = f"{name} stays off, as in torchtitan: no converter in [model] switches it on"
+        return replace(outcome, note=f"{outcome.note}; {said}" if outcome.note else said)
+
+    return replace(row, turn=turn)
 
 
 def converters_outcome(given: Given) -> Outcome:

@@ -18,6 +18,7 @@ from titancli.importing.precision import (
     converters_outcome,
     filter_outcome,
     recipe_outcome,
+    told_where_off,
     uses_float8,
     uses_mx,
 )
@@ -108,7 +109,7 @@ def _mx_recipe(given: Given) -> Outcome:
 _OFFLOAD = "parameters and optimizer states stay on the GPUs here"
 _CLIPS = "titan clips gradients, and so updates after backward"
 
-MODEL_ROWS: tuple[Row, ...] = (
+_ROWS: tuple[Row, ...] = (
     turned(NAME, "text", "llama3", name_outcome, to=(NAME,)),
     turned(FLAVOR, "text", "debugmodel", flavor_outcome, to=FLAVOR_KEYS),
     turned(_ASSETS, "text", None, _assets, to=(_ASSETS, "data.tokenizer")),
@@ -178,4 +179,5 @@ MODEL_ROWS: tuple[Row, ...] = (
     dropped("debug.deterministic_warn_only", "boolean", False),
     dropped("debug.moe_force_load_balance", "boolean", False),
 )
+MODEL_ROWS = tuple(map(told_where_off, _ROWS))
 """[model], [optimizer], [lr_scheduler], [training], [quantize] and [debug], in torchtitan's order."""

@@ -137,6 +137,17 @@ def test_low_precision_without_a_filter_takes_the_head_too(run: Run) -> None:
     assert run({"model.converters": ["float8"]}).values["quantize.dense.float8.filter_fqns"] == []
 
 
+@pytest.mark.parametrize(("section", "name"), [("float8", "float8"), ("mx", "MXFP8")])
+def test_low_precision_that_no_converter_switches_on_is_said_to_stay_off(run: Run, section: str, name: str) -> None:
+    recipe = {"float8": "rowwise", "mx": "mxfp8_cublas"}[section]
+    keys = {f"quantize.linear.{section}.recipe_name": recipe}
+    (told,) = run(keys).renamed
+    assert told.note == f"{name} stays off, as in torchtitan: no converter in [model] switches it on"
+    switched_on = (run(keys | {"model.converters": [section]}), run(keys, {f"quantize.dense.{section}.enable": "true"}))
+    assert [each.note for done in switched_on for each in done.renamed if "recipe" in each.old] == ["", ""]
+    assert f"quantize.dense.{section}.recipe_name" in run(keys).values
+
+
 def test_torchaos_filter_for_small_layers_is_written_out(run: Run) -> None:
     keys = {"model.flavor": "8B", "model.converters": ["float8"]}
     filters = {"quantize.linear.float8.filter_fqns": ["output", "auto_filter_small_kn"]}
