@@ -33,7 +33,7 @@ _Gpu = Annotated[
 ]
 _Nodes = Annotated[str | None, typer.Option("--nodes", metavar="N", help="How many machines.")]
 _GpusPerNode = Annotated[str | None, typer.Option("--gpus-per-node", metavar="N", help="GPUs of each machine.")]
-_SeqLen = Annotated[str | None, typer.Option("--seq-len", metavar="N", help="Tokens of a sequence.")]
+_SeqLen = Annotated[str | None, typer.Option("--seq-len", metavar="N", help="Tokens of a sequence; 8k is 8,192.")]
 _GlobalBatch = Annotated[
     str | None, typer.Option("--global-batch", metavar="N", help="Sequences of a step; without, the search is free.")
 ]
@@ -96,7 +96,7 @@ def plan(
     gpus_per_node: _GpusPerNode = None,
     seq_len: _SeqLen = None,
     global_batch: _GlobalBatch = None,
-    goal: Annotated[str, typer.Option("--goal", metavar="GOAL", help=_Goal)] = "production",
+    goal: Annotated[str | None, typer.Option("--goal", metavar="GOAL", help=_Goal)] = None,
     top: Annotated[str, typer.Option("--top", metavar="N", help="How many layouts to show.")] = "5",
     output: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Write the best as a config.")] = None,
     force: _Force = False,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.errors import TitanError
@@ -27,6 +27,7 @@ from titancli.config_file import (
     write_config,
 )
 from titancli.help import continued
+from titancli.init.left_out import completed
 from titancli.nothing_fits import nothing
 from titancli.question import Asked, question_of
 from titancli.ranking import say_lost, say_pareto, say_ranked
@@ -44,21 +45,23 @@ def plan(
     as_json: bool,
 ) -> int:
     """Searches and shows, as text or as one JSON object; 0, 2 where the question is wrong, 3 where nothing fits."""
+    asked, taken = completed(path, preset, flags, asked)
     question = question_of(path, preset, flags, asked)
     if output is not None:
         check_target(output, force=force)
     found = search(question, refusal=refusal)
-    if as_json:
-        sys.stdout.write(json.dumps(to_json(found), allow_nan=False) + "\n")
-    if not found.candidates:
-        raise TitanError(*nothing(question, found))
     written: list[Written] = []
-    if output is not None:
+    # Before anything is shown: whoever reads that may have left by then.
+    if output is not None and found.candidates:
         keeps_auto = _asked_for_auto(path, preset, flags, asked)
         text = config_text(question, found.candidates[0], schema=schema_line(output), keeps_auto=keeps_auto)
         written = write_config(output, text, force=force)
+    if as_json:
+        sys.stdout.write(json.dumps({**to_json(found), "taken": taken}, allow_nan=False) + "\n")
+    if not found.candidates:
+        raise TitanError(*nothing(question, found))
     if not as_json:
-        _say(question, found, written)
+        _say(question, found, written, taken)
     return 0
 
 
@@ -86,9 +89,9 @@ def _asked_for_auto(path: str | None, preset: str | None, flags: Sequence[Flag],
     )
 
 
-def _say(question: Question, found: Found, written: Sequence[Written]) -> None:
+def _say(question: Question, found: Found, written: Sequence[Written], taken: Mapping[str, str]) -> None:
     winner = found.candidates[0]
-    say_ranked(question, found)
+    say_ranked(question, found, taken)
     report.say("")
     charts.say_memory(winner.plan)
     if winner.plan.time.step_s is not None:

@@ -6,6 +6,7 @@ Knows the command line's short flags and which keys they stand for. Does not sea
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,6 +32,9 @@ _SHORT = {
     "global_batch": "training.global_batch_size",
 }
 _MOST_SHOWN = 50
+# How lengths are called everywhere: 8k is 8,192. Nothing as long as twelve digits is a length.
+_THOUSANDS = re.compile(r"([0-9]{1,12})\s*[kK]")
+_SUFFIXED = re.compile(r"[0-9.]+\s*[A-Za-z]+")
 # The warning that [model.shape] below a named model goes before it.
 _COVERED = "S107"
 # Peak learning rates up to a number of parameters: those of Llama 3's 8B, 70B and 405B (arXiv 2407.21783).
@@ -49,7 +53,7 @@ class Asked:
     gpus_per_node: str | None = None
     seq_len: str | None = None
     global_batch: str | None = None
-    goal: str = "production"
+    goal: str | None = None
     top: str = "5"
 
 
@@ -57,9 +61,10 @@ def question_of(path: str | None, preset: str | None, flags: Sequence[Flag], ask
     """What the search is asked; TitanError with all that is wrong with the command line at once."""
     findings: list[Finding] = []
     model = model_flags(asked.model, findings)
-    goal = goal_of(asked.goal, findings)
+    goal = goal_of("production" if asked.goal is None else asked.goal, findings)
+    asked = readable(asked, findings)
     top = _top(asked.top, findings)
-    if asked.model is None and path is None and preset is None and not _names_a_model(flags):
+    if asked.model is None and path is None and preset is None and not names_a_model(flags):
         findings.append(report.error("U120", "titan plan needs a model", "give --model 8B, a CONFIG, or --preset NAME"))
     loaded = of_named_model(load(path, preset=preset, flags=[*model, *short_flags(asked), *flags]))
     findings += _wrong_in_every_layout(loaded)
@@ -86,6 +91,24 @@ def short_flags(asked: object) -> list[Flag]:
     ]
 
 
+def readable(asked: Asked, findings: list[Finding]) -> Asked:
+    """What is asked with the length of a sequence as a number; without it and with a finding where it is none."""
+    return asked if asked.seq_len is None else replace(asked, seq_len=length_of(asked.seq_len, findings))
+
+
+def length_of(word: str, findings: list[Finding]) -> str | None:
+    """A length as a number: `8,192` and `8k` are 8192. Another suffix is a finding; all else the key judges."""
+    plain = word.strip().replace(",", "")
+    thousands = _THOUSANDS.fullmatch(plain)
+    if thousands is not None:
+        return str(1024 * int(thousands[1]))
+    if _SUFFIXED.fullmatch(plain) is None:
+        return plain
+    message = f"--seq-len {word}: after a whole number of tokens stands nothing, or k for 1,024 of them"
+    findings.append(report.error("U126", message, "write the number, or 8k for 8,192"))
+    return None
+
+
 def of_named_model(loaded: Loaded) -> Loaded:
     """The config with the model that `--model` names, all of it: no number that a preset or file has for its own."""
     is_named = loaded.origins["model.flavor"].name == "--model"
@@ -107,7 +130,8 @@ def fixed(flags: Sequence[Flag]) -> frozenset[str]:
     return frozenset(flag.key for flag in flags if flag.key in SEARCHED)
 
 
-def _names_a_model(flags: Sequence[Flag]) -> bool:
+def names_a_model(flags: Sequence[Flag]) -> bool:
+    """Whether a key of the model is among the flags."""
     return any(flag.key.startswith("model.") for flag in flags)
 
 

@@ -6,6 +6,8 @@ Knows words and columns. Does not search, nor know bars (charts) or files (confi
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from engine.hardware import GIB
 from engine.planner.search import Candidate, Found, Question
@@ -15,12 +17,12 @@ _HEAD = "  #  tokens/s/GPU     GiB  bubble  expsd  layout"
 _LEGEND = "GiB: of the fullest rank; bubble, expsd: shares of a step that wait for other pipeline ranks, for messages"
 
 
-def say_ranked(question: Question, found: Found) -> None:
-    """What was asked, and the layouts found for it, best first."""
+def say_ranked(question: Question, found: Found, taken: Mapping[str, str] = MappingProxyType({})) -> None:
+    """What was asked, and the layouts found for it, best first; `taken` are flags that nobody gave."""
     width, config, cluster = report.width_of(sys.stdout), question.config, question.cluster
     _say_wrapped(
         f"{config.model.name} {config.model.flavor} on {report.devices(cluster.gpu.name, cluster.world_size)}, "
-        f"sequences of {config.training.seq_len:,} tokens, for {question.goal}",
+        f"sequences of {config.training.seq_len:,} tokens, for {question.goal}{_left_out(taken)}",
         width,
         indent=2,
         tint="good",
@@ -30,6 +32,12 @@ def say_ranked(question: Question, found: Found) -> None:
     for place, candidate in enumerate(found.candidates, 1):
         _say_row(str(place), candidate, width)
     _say_wrapped(_LEGEND, width, indent=2, tint="faint")
+
+
+def _left_out(taken: Mapping[str, str]) -> str:
+    # What it is for is said already.
+    words = " ".join(f"{flag} {word}" for flag, word in taken.items() if flag != "--goal")
+    return f"; left out, so taken as titan init proposes: {words}" if words else ""
 
 
 def say_pareto(found: Found) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -18,6 +20,8 @@ from engine.rules import check
 from engine.rules.layouts import refusal
 from engine.schema import schema_text
 from engine.sources import Flag, load
+from titancli import plan as of_plan
+from titancli import report
 from titancli.config_file import config_text
 from titancli.plan import plan, to_json
 from titancli.question import Asked, question_of
@@ -137,3 +141,40 @@ def test_the_answer_fits_60_columns(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     lines = capsys.readouterr().out.splitlines()
     # The command that comes next is one line, to be copied.
     assert [line for line in lines if len(line) > 60 and not line.startswith("next: ")] == []
+
+
+def test_what_is_left_out_is_taken_as_init_proposes_and_said_first(titan: Callable[..., Any]) -> None:
+    ran = titan("plan", "--model", "8B", "--gpu", "h100-80", "--gpus-per-node", "2")
+    assert " ".join(ran.out.split()).startswith(
+        "llama3 8B on 4 x h100-80, sequences of 8,192 tokens, for production; "
+        "left out, so taken as titan init proposes: --nodes 2 --seq-len 8192"
+    )
+    told = json.loads(titan("plan", "--model", "8B", "--gpu", "h100-80", "--gpus-per-node", "2", "--json").out)
+    assert told["taken"] == {"--nodes": "2", "--seq-len": "8192", "--goal": "production"}
+    assert told["candidates"][0]["config"]["training.seq_len"] == 8192
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_the_file_is_written_although_nobody_reads_on(
+    titan_command: tuple[str, ...], tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    words = [*titan_command, *SMALL, "--output", "run.toml", *more]
+    done = subprocess.run(words, cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(write)
+    assert done.stderr == b""
+    assert check(load(tmp_path / "run.toml", environ={})).ok
+
+
+def test_a_file_that_cannot_be_written_is_told_instead_of_an_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def full(path: str, *_: str, **__: bool) -> list[Any]:
+        raise TitanError(report.error("U125", f"cannot write {path}: no space", "make room"))
+
+    monkeypatch.setattr(of_plan, "write_config", full)
+    asked = Asked(model="8B", gpu="h100-80", nodes="1", gpus_per_node="2", seq_len="2k")
+    with pytest.raises(TitanError, match="U125"):
+        plan(None, None, (), asked, output=str(tmp_path / "run.toml"), force=False, as_json=True)
+    assert capsys.readouterr().out == ""

@@ -8,7 +8,7 @@ from engine.errors import Finding, TitanError
 from engine.planner.search import search
 from engine.rules.layouts import refusal
 from engine.sources import Flag
-from titancli.question import Asked, model_flags, question_of
+from titancli.question import Asked, length_of, model_flags, question_of
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,23 @@ def test_a_family_alone_is_asked_for_a_size(word: str) -> None:
     assert model_flags(word, findings) == []
     assert findings[0].message == f"--model {word} is a family of models"
     assert findings[0].fix == 'add a size, as in "qwen3 32B"; known are debugmodel, 0.6B, 1.7B, 4B, 8B, 14B, 32B'
+
+
+@pytest.mark.parametrize(
+    ("word", "length"), [("8k", "8192"), ("32K", "32768"), ("128 k", "131072"), ("8,192", "8192"), ("abc", "abc")]
+)
+def test_a_length_may_end_in_k_and_have_commas(word: str, length: str) -> None:
+    findings: list[Finding] = []
+    assert (length_of(word, findings), findings) == (length, [])
+
+
+@pytest.mark.parametrize("word", ["8M", "1.5k", "8kb", "8 tokens"])
+def test_another_suffix_of_a_length_is_refused_with_what_to_write(word: str) -> None:
+    with pytest.raises(TitanError) as refused:
+        question_of(None, None, (), Asked(model="8B", gpu="h100-80", seq_len=word))
+    assert [(each.rule, each.fix) for each in refused.value.findings] == [("U126", "write the number, or 8k for 8,192")]
+
+
+def test_a_length_of_more_digits_than_python_reads_is_refused() -> None:
+    with pytest.raises(TitanError, match="U126"):
+        question_of(None, None, (), Asked(model="8B", gpu="h100-80", seq_len="9" * 5000 + "k"))

@@ -19,7 +19,7 @@ from titancli.init import defaults
 from titancli.init.defaults import Default
 from titancli.init.known import Known
 from titancli.init.plans import Plans
-from titancli.question import goal_of, model_flags
+from titancli.question import goal_of, length_of, model_flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,14 @@ class Question:
 def _of_key(key: str, flag: str) -> Callable[[str], list[Flag]]:
     """Reads a number as a person types it, with or without commas; the config judges it."""
     return lambda word: [Flag(key, word.strip().replace(",", ""), flag)]
+
+
+def _length(word: str) -> list[Flag]:
+    findings: list[Finding] = []
+    length = length_of(word, findings)
+    if length is None:
+        raise TitanError(*findings)
+    return [Flag("training.seq_len", length, "--seq-len")]
 
 
 def _model(word: str) -> list[Flag]:
@@ -197,7 +205,7 @@ QUESTIONS: tuple[Question, ...] = (
         keys=("training.seq_len",),
         choices=_counts(512, 2048, 4096, 8192, 16_384, 32_768, 131_072, unit="tokens"),
         default=defaults.seq_len,
-        reads=_of_key("training.seq_len", "--seq-len"),
+        reads=_length,
         is_open=True,
     ),
     Question(

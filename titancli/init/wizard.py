@@ -267,10 +267,10 @@ def _no_such_plan(word: str, listed: Sequence[str]) -> Finding:
 
 
 def _as_listed(asked: Ask, word: str) -> str:
-    """An answer as the list has it: `8B` is `llama3 8B`."""
+    """An answer as the list has it: `8B` is `llama3 8B`, `8k` is 8192; where it has none, a number without a suffix."""
     reads = asked.question.reads
     alike = (choice.value for choice in asked.choices if reads(choice.value) == reads(word) != [])
-    return next(alike, word.strip())
+    return next(alike, str(reads(word)[0].value) if asked.question.is_open else word.strip())
 
 
 def _read(setting: Setting, state: State) -> Loaded:

@@ -165,6 +165,15 @@ def test_a_plan_that_is_not_listed_is_refused_with_those_that_are() -> None:
         searched(given, wizard.begin(given))
 
 
+@pytest.mark.parametrize(("word", "answer"), [("8k", "8192"), ("24K", "24576"), ("10,000", "10000")])
+def test_a_length_is_kept_as_the_number_it_is(word: str, answer: str) -> None:
+    assert replied(setting(**LARGE), word).answers["seq_len"] == answer
+
+
+def test_a_length_with_another_suffix_is_asked_again() -> None:
+    assert [finding.rule for finding in replied(setting(**LARGE), "8M").refused] == ["U126"]
+
+
 # ── rules ──
 
 
