@@ -45,7 +45,9 @@ def with_peak(load: Load) -> Memory:
     moments = list(Moments(load))
     fullest = max(moments, key=lambda moment: moment.bytes)
     peak = static.params_bytes + static.optimizer_bytes + fullest.bytes
-    uncast = _uncast(moments, static)
+    grads_bytes = max(moment.grads_bytes for moment in moments)
+    laid_out_bytes = max(moment.laid_out_bytes for moment in moments)
+    uncast = _uncast(grads_bytes, static)
     return replace(
         static,
         activations_bytes=max(moment.activations_bytes for moment in moments),
@@ -53,7 +55,7 @@ def with_peak(load: Load) -> Memory:
         communication_bytes=uncast
         + max(moment.communication_bytes + moment.gathering_bytes + moment.update_bytes for moment in moments),
         peak_bytes=peak,
-        reserved_bytes=_reserved(load, moments) if load.has_streams else None,
+        reserved_bytes=_reserved(load, laid_out_bytes, grads_bytes) if load.has_streams else None,
         moment=fullest.name,
         fits=peak <= static.capacity_bytes,
         moments=tuple(_listed(moments, static)),
@@ -66,27 +68,35 @@ def needed_bytes(load: Load, *, enough: float = inf) -> int:
 
     Where that is more than `enough`, what the first moment needs that takes more.
     """
-    static, moments = load.static, []
-    always_bytes = peak = static.params_bytes + static.optimizer_bytes
-    for moment in Moments(load):
-        moments.append(moment)
-        peak = max(peak, always_bytes + moment.bytes)
-        if peak > enough:
-            return peak
-    return max(static.static_bytes, peak, _reserved(load, moments) if load.has_streams else 0)
+    static = load.static
+    always_bytes = static.params_bytes + static.optimizer_bytes
+    peak = laid_out_bytes = grads_bytes = 0
+    for _, activations, logits, communication, gathering, update, grads, lost in Moments(load):
+        used = activations + logits + communication + update
+        bytes_ = used + grads + gathering
+        if bytes_ > peak:
+            peak = bytes_
+            if always_bytes + peak > enough:
+                return always_bytes + peak
+        if used + lost > laid_out_bytes:
+            laid_out_bytes = used + lost
+        if grads > grads_bytes:
+            grads_bytes = grads
+    reserved = _reserved(load, laid_out_bytes, grads_bytes) if load.has_streams else 0
+    return max(static.static_bytes, always_bytes + peak, reserved)
 
 
-def _reserved(load: Load, moments: list[Moment]) -> int:
-    """What the allocator keeps in the pools of all streams."""
+def _reserved(load: Load, laid_out_bytes: int, grads_bytes: int) -> int:
+    """What the allocator keeps in the pools of all streams, from the most that moments lay out and sum."""
     sharding, groups = load.sharding, load.groups
-    pools = max(moment.laid_out_bytes for moment in moments) + sharding.gathering_bytes(groups)
+    pools = laid_out_bytes + sharding.gathering_bytes(groups)
     copied = sharding.copied_bytes(max(groups.block, groups.embedding, groups.head))
-    return load.static.static_bytes + _uncast(moments, load.static) + pools + copied + _WORKSPACES_BYTES
+    return load.static.static_bytes + _uncast(grads_bytes, load.static) + pools + copied + _WORKSPACES_BYTES
 
 
-def _uncast(moments: list[Moment], static: Memory) -> int:
+def _uncast(grads_bytes: int, static: Memory) -> int:
     """What copies of the model have summed, where it stands beside its cast."""
-    return max(0, max(moment.grads_bytes for moment in moments) - static.grads_bytes)
+    return max(0, grads_bytes - static.grads_bytes)
 
 
 def _listed(moments: list[Moment], static: Memory) -> Iterator[MomentBytes]:

@@ -17,7 +17,7 @@ from engine.planner.plan import Plan
 from engine.planner.recompute import Mode
 from engine.planner.schedule import SINGLE_STAGE
 from engine.planner.search.evaluate import Point
-from engine.planner.search.layouts import LAYERS, SCHEDULE, Free
+from engine.planner.search.layouts import LAYERS, SCHEDULE, Free, Kind, kind_of
 from engine.planner.search.offer import Offer
 from engine.planner.search.options import (
     ASYNC_TP,
@@ -32,7 +32,7 @@ from engine.planner.search.options import (
 from engine.planner.search.order import ranked
 from engine.planner.search.question import Alternative, Question
 from engine.planner.search.reasons import against_written, too_large, verdict
-from engine.planner.search.survey import Kind, Survey, kind_of
+from engine.planner.search.survey import Survey
 
 # How the kinds of layouts are called, those that ask for least first.
 _KINDS: tuple[tuple[Kind, str], ...] = (
@@ -106,7 +106,7 @@ def _with_its_own_batch(question: Question, survey: Survey, name: str, point: Po
 
     The name tells the batch where it is not the winner's.
     """
-    alike = [each for each in survey.points.values() if (each.layout, each.options) == (point.layout, point.options)]
+    alike = survey.alike(point.layout, point.options)
     if any(each.batch == point.batch for each in alike):
         return name, point
     best = next(ranked(question, alike), None) or survey.smallest(point.layout, point.options)

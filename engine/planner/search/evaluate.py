@@ -12,7 +12,7 @@ from itertools import groupby
 from math import inf
 from typing import Any
 
-from engine.config import Config, ScheduleName, Section
+from engine.config import Config, Section
 from engine.hardware import Cluster
 from engine.keys import with_legal_values
 from engine.planner.batch import Batch, batches_of
@@ -103,7 +103,7 @@ class Ways:
         config = self._config_of(values if microbatch is None else values | {MICROBATCH: microbatch})
         ranks = self._ranks_of(layout, config)
         held = Held(config=config, shape=self._shape, mesh=layout.mesh, ranks=ranks, gpu=self._cluster.gpu.name)
-        fullest = replace(held, ranks=_fullest(ranks, layout.schedule))
+        fullest = replace(held, ranks=_fullest(ranks))
         recompute = recompute_choices(config.activation_checkpoint)[0]
         return Way(layout=layout, options=options, held=held, fullest=fullest, recompute=recompute)
 
@@ -135,12 +135,8 @@ class Ways:
         return self._ranks[key]
 
 
-def _fullest(ranks: Sequence[Rank], schedule: ScheduleName) -> tuple[Rank, ...]:
-    """Of ranks with the same weights the first and the last: what they have in flight rises or falls between them.
-
-    With 1F1B it falls, so that the first alone is enough.
-    """
-    falls = schedule == "1F1B"
+def _fullest(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
+    """Of ranks with the same weights the first and the last: what they have in flight rises or falls between them."""
 
     def weights(rank: Rank) -> tuple[int, ...]:
         return rank.parameters, *(len(layers) for _, layers in rank.parts)
@@ -148,5 +144,5 @@ def _fullest(ranks: Sequence[Rank], schedule: ScheduleName) -> tuple[Rank, ...]:
     kept: list[Rank] = []
     for _, alike in groupby(ranks, key=weights):
         first, *rest = alike
-        kept += [first] if falls else [first, *rest[-1:]]
+        kept += [first, *rest[-1:]]
     return tuple(kept)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import gcd
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from engine.config import Config, ScheduleName
 from engine.keys import value_of
@@ -37,6 +37,9 @@ _SCHEDULES: tuple[ScheduleName, ...] = (
 )
 _Value = TypeVar("_Value")
 
+Kind: TypeAlias = frozenset[str]
+"""The axes beside FSDP that a layout uses: `tp`, `pp`, `cp`, and `replicate`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
@@ -52,6 +55,12 @@ class Layout:
         mesh = self.mesh
         degrees = {REPLICATE: mesh.dp_replicate, SHARD: mesh.dp_shard, TP: mesh.tp, CP: mesh.cp, PP: mesh.pp}
         return degrees if mesh.pp == 1 else degrees | {SCHEDULE: self.schedule, LAYERS: self.layers_per_stage}
+
+
+def kind_of(mesh: Mesh) -> Kind:
+    """The axes beside FSDP that a mesh uses."""
+    degrees = {"tp": mesh.tp, "pp": mesh.pp, "cp": mesh.cp, "replicate": mesh.dp_replicate}
+    return frozenset(name for name, degree in degrees.items() if degree > 1)
 
 
 class Free:

@@ -7,10 +7,9 @@ kind with every schedule; then the best of those with every option and batch. Do
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
-from typing import TypeAlias
 
 from engine.config import ScheduleName
 from engine.keys import with_legal_values
@@ -20,14 +19,12 @@ from engine.planner.mesh import Mesh
 from engine.planner.recompute import Mode
 from engine.planner.search.bound import Bound
 from engine.planner.search.evaluate import Point, Way, Ways
-from engine.planner.search.layouts import REPLICATE, Free, Layout, layouts
+from engine.planner.search.layouts import REPLICATE, Free, Kind, Layout, kind_of, layouts
 from engine.planner.search.options import LOCAL_BATCH, MICROBATCH, Options, all_options, plain_options
 from engine.planner.search.order import WORTH_SHOWING, ranked, room_bytes
 from engine.planner.search.question import GOALS, Question, Refusal
+from engine.planner.search.reached import Reached
 from engine.shapes import ModelShape
-
-Kind: TypeAlias = frozenset[str]
-"""The axes beside FSDP that a layout uses: `tp`, `pp`, `cp`, and `replicate`."""
 
 _USUAL: frozenset[ScheduleName] = frozenset({"1F1B", "Interleaved1F1B"})
 _MICROBATCHES = (1, 2, 4, 8, 16)
@@ -37,12 +34,6 @@ _LEAST_FIRST: tuple[Mode, ...] = ("full", "memory_budget", "selective", "none")
 _THREE_AXES: Kind = frozenset({"tp", "pp"})
 # Meshes that are looked at with every schedule, and layouts that are tried with every option: one of so many, at least.
 _ONE_OF, _MESHES, _LAYOUTS = 25, 6, 4
-
-
-def kind_of(mesh: Mesh) -> Kind:
-    """The axes beside FSDP that a mesh uses."""
-    degrees = {"tp": mesh.tp, "pp": mesh.pp, "cp": mesh.cp, "replicate": mesh.dp_replicate}
-    return frozenset(name for name, degree in degrees.items() if degree > 1)
 
 
 class Survey:
@@ -66,6 +57,9 @@ class Survey:
         self._judged: set[Layout] = set()
         self._too_large: dict[Mesh, dict[Options, float]] = {}
         self._fastest: dict[Kind, float] = {}
+        self._reached = Reached(question)
+        self._alike: dict[tuple[Layout, Options], dict[Batch, Point]] = {}
+        self._left_out: dict[tuple[Layout, Options], list[int | None]] = {}
 
     def run(self) -> None:
         """All three rounds; the simplest layout needs no uncommon schedule, so that the second is left out."""
@@ -98,6 +92,13 @@ class Survey:
         way = self._ways.of(layout, options, microbatch)
         batch = next(iter(way.batches()), None)
         return None if batch is None else way.point(batch, way.needed_bytes(batch), cluster=None)
+
+    def alike(self, layout: Layout, options: Options) -> list[Point]:
+        """All points of a layout with its options, judged now where nothing but this asks for them."""
+        microbatches = self._left_out.pop((layout, options), None)
+        if microbatches is not None:
+            self._judge_every_batch(layout, options, microbatches, {})
+        return list(self._alike.get((layout, options), {}).values())
 
     def _judge_coarsely(self, layout: Layout) -> None:
         """Judges a layout in its usual ways, with the largest batches, or for simplicity the smallest.
@@ -143,13 +144,37 @@ class Survey:
         too_large = self._too_large_of(layout)
         least = 0.0 if self._goal.is_simplest else WORTH_SHOWING * max(self._fastest.values())
         for options in sorted(all_options(self._question, layout), key=_by_memory):
-            if self._bound.tokens_per_s(layout, options) < least:
+            most = self._bound.tokens_per_s(layout, options)
+            if most < least:
                 self.searched += 1
-                continue
-            for way, batches in self._fitting(layout, options, too_large, microbatches=near):
-                if self._is_refused(way):
-                    break
-                self._add(way, batches)
+            elif self._is_beaten(layout, options, near[0], most):
+                self.searched += 1
+                self._left_out[layout, options] = near
+            else:
+                self._judge_every_batch(layout, options, near, too_large)
+
+    def _judge_every_batch(
+        self, layout: Layout, options: Options, microbatches: list[int | None], too_large: dict[Options, float]
+    ) -> None:
+        for way, batches in self._fitting(layout, options, too_large, microbatches=microbatches):
+            if self._is_refused(way):
+                break
+            self._add(way, batches)
+        self._reached.settle(self._alike.get((layout, options), {}).values())
+
+    def _is_beaten(self, layout: Layout, options: Options, microbatch: int | None, most: float) -> bool:
+        """Whether nothing that is told of a search changes with this way, for all that its bounds say.
+
+        Its smallest microbatch and batch need the least memory.
+        """
+        if self._goal.is_simplest or not self._reached.outruns(layout, options, most):
+            return False
+        way = self._ways.of(layout, options, microbatch)
+        batches = way.batches()
+        if not batches:
+            return False
+        needed_bytes = way.needed_bytes(batches[0], enough=self._most_bytes)
+        return needed_bytes <= self._most_bytes and self._reached.beats(needed_bytes, most)
 
     def _too_large_of(self, layout: Layout) -> dict[Options, float]:
         """What is known not to fit: 1F1B holds less than the same mesh with its stages interleaved."""
@@ -177,7 +202,7 @@ class Survey:
             if (microbatch or 1) >= limit:
                 return
             way = self._ways.of(layout, options, microbatch)
-            batches = self._batches(way)
+            batches = self._batches(way, every=microbatches is not None)
             if not batches:
                 too_large[options] = microbatch or 1
                 return
@@ -189,8 +214,8 @@ class Survey:
         sizes = _MICROBATCHES[:1] if self._goal.is_simplest else _MICROBATCHES
         return list(Free(self._question).of(MICROBATCH, sizes))
 
-    def _batches(self, way: Way) -> list[tuple[Batch, int]]:
-        """The batches of a way that fit, with what each needs."""
+    def _batches(self, way: Way, *, every: bool) -> list[tuple[Batch, int]]:
+        """The batches of a way that fit, with what each needs: all of them, or those that are looked at first."""
         batches = way.batches()
         if not batches:
             return []
@@ -202,14 +227,19 @@ class Survey:
             return needed[batch]
 
         if fill(batches[0]) > self._most_bytes:
-            count = 0
             self._note_too_large(way, batches[0], fill(batches[0]))
-        elif fill(batches[-1]) <= self._most_bytes:
-            count = len(batches)
+            kept = []
+        elif way.layout.mesh.pp > 1:
+            # Fewer microbatches only make the bubble of a pipeline longer.
+            kept = batches[: _count_within(self._most_bytes, batches, fill)][-2:]
+        elif every:
+            kept = batches[: _count_within(self._most_bytes, batches, fill)]
+        elif self._goal.is_simplest:
+            kept = batches[:1]
         else:
-            count = bisect_right(batches, self._most_bytes, key=fill)
-        # Fewer microbatches only make the bubble of a pipeline longer.
-        kept = batches[:count][-2:] if way.layout.mesh.pp > 1 else batches[:count]
+            count = _count_within(self._most_bytes, batches, fill)
+            roomy = _count_within(self._room_bytes, batches[:count], fill)
+            kept = [*batches[max(0, roomy - 1) : roomy], *batches[max(roomy, count - 1) : count]]
         found = [(batch, fill(batch)) for batch in kept]
         self.searched += len(needed)
         return found
@@ -225,6 +255,8 @@ class Survey:
         for batch, needed_bytes in batches:
             point = way.point(batch, needed_bytes, cluster=self._question.cluster)
             self.points[way.layout, way.options, batch] = point
+            self._alike.setdefault((way.layout, way.options), {})[batch] = point
+            self._reached.add(point)
             kind = kind_of(way.layout.mesh)
             self._fastest[kind] = max(self._fastest.get(kind, 0.0), point.tokens_per_s_per_gpu or 0.0)
 
@@ -248,6 +280,13 @@ class Survey:
             if kinds[kind] <= of_a_kind:
                 found[layout] = None
         return list(found)
+
+
+def _count_within(most_bytes: float, batches: list[Batch], needed: Callable[[Batch], int]) -> int:
+    """How many batches, from the smallest on, need no more: a larger one never needs less."""
+    if batches and needed(batches[-1]) <= most_bytes:
+        return len(batches)
+    return bisect_right(batches, most_bytes, key=needed)
 
 
 def _by_memory(options: Options) -> int:

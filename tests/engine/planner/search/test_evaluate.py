@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from engine.keys import with_values
 from engine.planner.mesh import Mesh
@@ -63,3 +66,49 @@ def test_schedules_that_hold_every_microbatch_are_never_better(
             assert first.needed_bytes(batch) <= other.needed_bytes(batch)
             rates = [way.point(batch, 0, cluster=question.cluster).tokens_per_s_per_gpu for way in (first, other)]
             assert (rates[0] or 0.0) >= 0.999 * (rates[1] or 0.0)
+
+
+@st.composite
+def some_way(draw: st.DrawFn) -> tuple[Layout, Options, int]:
+    """A layout, what it is run with, and a microbatch."""
+    tp, cp, pp = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 2, 4]))
+    replicas = draw(st.sampled_from([1, 2]))
+    mesh = Mesh(pp=pp, dp_replicate=replicas, dp_shard=draw(st.sampled_from([1, 2, 8])), cp=cp, tp=tp)
+    schedule = draw(st.sampled_from(["1F1B", "Interleaved1F1B", "InterleavedZeroBubble"])) if pp > 1 else "1F1B"
+    options = Options(
+        mode="none" if schedule == "InterleavedZeroBubble" else draw(st.sampled_from(["none", "selective", "full"])),
+        reshard=draw(st.sampled_from(["default", "always", "never"])),
+        float8=draw(st.booleans()),
+        compiled=draw(st.booleans()),
+    )
+    layout = Layout(mesh=mesh, schedule=schedule, stages_a_rank=1 if schedule == "1F1B" else 2)
+    return layout, options, draw(st.sampled_from([1, 2, 4]))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(drawn=some_way())
+def test_a_larger_batch_or_microbatch_or_less_recomputation_never_needs_less_memory(
+    ask: Callable[..., Question], drawn: tuple[Layout, Options, int]
+) -> None:
+    layout, options, microbatch = drawn
+    question = ask(training__local_batch_size="auto", cluster__nodes=4, model__flavor="8B")
+    ways = Ways(question.config, question.cluster, shape_of(question.config.model))
+
+    def needed(options: Options, size: int) -> list[int]:
+        way = ways.of(layout, options, size if layout.mesh.pp > 1 else None)
+        return [way.needed_bytes(batch) for batch in way.batches()]
+
+    found = needed(options, microbatch)
+    assert found == sorted(found)
+    if layout.mesh.pp > 1:
+        assert found[0] <= needed(options, 2 * microbatch)[0]
+    assert needed(replace(options, mode="full"), microbatch)[0] <= found[0]
+
+
+def test_a_rank_that_does_not_fit_is_told_by_more_than_was_enough(ask: Callable[..., Question]) -> None:
+    question = ask(training__local_batch_size="auto")
+    way = Ways(question.config, question.cluster, shape_of(question.config.model)).of(*WAYS[0])
+    batch = way.batches()[0]
+    whole = way.needed_bytes(batch)
+    assert way.needed_bytes(batch, enough=whole) == whole
+    assert whole // 2 < way.needed_bytes(batch, enough=whole // 2) <= whole
