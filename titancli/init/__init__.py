@@ -55,11 +55,11 @@ def init(
     if not asks and not yes:
         _check_complete(setting, state)
     try:
-        done = asked(setting, state, output=output, force=force) if asks else decided(setting, state)
+        done, sayings = (asked(setting, state, output=output, force=force), []) if asks else decided(setting, state)
     except KeyboardInterrupt:
         report.say("nothing is written")
         return EXIT_INTERRUPTED
-    finish(setting, done, output=output, force=force, asks=asks)
+    finish(setting, done, output=output, force=force, asks=asks, sayings=sayings)
     return 0
 
 

@@ -6,6 +6,9 @@ Knows what is shown when. Does not know what a reply leads to (wizard), nor the 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeAlias
 
 from engine.config import Config
 from engine.errors import TitanError
@@ -25,24 +28,43 @@ from titancli.init.wizard import CHOICE, Ask, Done, Search, Setting, State, Stuc
 from titancli.nothing_fits import nothing
 from titancli.whole_file import takes_a_stream
 
+Saying: TypeAlias = Callable[[], None]
 _FIX, _AGAIN, _KEEP = "fix", "again", "keep"
 
 
-def decided(setting: Setting, state: State) -> Done:
-    """Defaults answer what is open; TitanError where that breaks a rule, or nothing fits."""
+def decided(setting: Setting, state: State) -> tuple[Done, list[Saying]]:
+    """Defaults answer what is open; TitanError where that breaks a rule, or nothing fits.
+
+    What there is to say comes back with it, for after the file is written: whoever reads may leave before the end.
+    """
+    sayings: list[Saying] = []
+    try:
+        return _decided(setting, state, sayings), sayings
+    except TitanError:
+        say_all(sayings)
+        raise
+
+
+def say_all(sayings: Iterable[Saying]) -> None:
+    """Says it, in order."""
+    for saying in sayings:
+        saying()
+
+
+def _decided(setting: Setting, state: State, sayings: list[Saying]) -> Done:
     while True:
         match wizard.step(setting, state):
             case Ask() as asking:
                 state = wizard.answered(setting, state, asking.default.value)
                 if state.refused:
                     raise TitanError(*state.refused)
-                _say_default(asking)
+                sayings.append(partial(_say_default, asking))
             case Doubt() as doubt:
-                state = _settled(setting, state, doubt)
+                state = _settled(setting, state, doubt, sayings)
             case Search() as wanted:
                 state = _searched(setting, state, wanted)
                 if state.plans is not None:
-                    say_plans(state.plans)
+                    sayings.append(partial(say_plans, state.plans))
             case Stuck() as stuck:
                 raise TitanError(*stuck.findings)
             case Done() as done:
@@ -56,14 +78,14 @@ def _say_default(asking: Ask) -> None:
         report.say(line, tint="faint")
 
 
-def _settled(setting: Setting, state: State, doubt: Doubt) -> State:
+def _settled(setting: Setting, state: State, doubt: Doubt, sayings: list[Saying]) -> State:
     """A warning is told. An error ends it, unless its fix is another answer to what nobody was asked."""
     if not doubt.is_error:
-        report.say_findings([doubt.finding])
+        sayings.append(partial(report.say_findings, [doubt.finding]))
         return wizard.kept(state)
     defaulted = {key for question in QUESTIONS if question.key in state.answers for key in question.keys}
     if doubt.edit and doubt.edit.keys() <= defaulted:
-        report.say(f"{_changes(doubt.edit)}: {doubt.finding.message}", tint="faint")
+        sayings.append(partial(report.say, f"{_changes(doubt.edit)}: {doubt.finding.message}", tint="faint"))
         return wizard.mended(setting, state, doubt.edit)
     raise TitanError(*(each.finding for each in state.doubts if each.is_error))
 
@@ -222,13 +244,16 @@ def _name(plans: Plans, *, takes_another: bool) -> str:
     return free_name(name) if takes_another else name
 
 
-def finish(setting: Setting, done: Done, *, output: str | None, force: bool, asks: bool) -> None:
-    """Writes the chosen plan and says what to type next."""
+def finish(
+    setting: Setting, done: Done, *, output: str | None, force: bool, asks: bool, sayings: Iterable[Saying]
+) -> None:
+    """Writes the chosen plan, then says what there is to say of it, and what to type next."""
     plans = done.plans
-    say_strategies(plans, done.choice)
     path = output or _name(plans, takes_another=asks and not force)
     said = {flag.key for flag in setting.flags}
     written = write_plan(plans, done.choice, path, said=said, asked_auto=done.keeps_auto, force=force)
+    say_all(sayings)
+    say_strategies(plans, done.choice)
     report.say("")
     say_written(written)
     _say_text(plans.config(done.choice))

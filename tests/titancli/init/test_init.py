@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,10 +22,12 @@ FLAGS = ("--model", "debugmodel", "--gpu", "cpu", "--gpus-per-node", "2", "--seq
 SMALL = Answers(model="debugmodel", gpu="cpu", gpus_per_node="2", seq_len="128", goal="prototype")
 OWN_TEXT = {"dataset": "jsonl", "dataset_path": "data.jsonl"}
 
+YES: Any = {"output": "run.toml", "force": False, "yes": True}
+
 
 def made(answers: Answers = SMALL, *flags: Flag, preset: str | None = None, **options: Any) -> Path:
     """The file that `--yes` writes, in the folder that the test is in."""
-    chosen = {"output": "run.toml", "force": False, "yes": True} | options
+    chosen = YES | options
     assert init(preset, flags, answers, **chosen) == 0
     return Path(chosen["output"])
 
@@ -111,6 +114,22 @@ def test_a_place_that_takes_no_file_is_told_before_anything_else(output: str, wo
     with pytest.raises(TitanError, match="U125") as refused:
         init(None, (), Answers(model="9B"), output=output, force=False, yes=True)
     assert words in refused.value.findings[0].message
+
+
+def test_the_file_is_written_although_nobody_reads_on(titan_command: tuple[str, ...], tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    words = [*titan_command, "init", "--model", "debugmodel", "--gpu", "cpu", "--yes", "--output", "run.toml"]
+    done = subprocess.run(words, cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(write)
+    assert done.stderr == b""
+    assert check(load(tmp_path / "run.toml", environ={})).ok
+
+
+def test_what_was_taken_is_told_beside_what_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(TitanError, match="M510"):
+        init(None, (), Answers(model="70B", gpu="h100-80", nodes="1", goal="prototype"), **YES)
+    assert "--gpus-per-node 8: a usual node of h100-80 has so many" in capsys.readouterr().out
 
 
 def test_a_terminal_that_cannot_move_its_cursor_is_none(titan: Callable[..., Any]) -> None:

@@ -8,7 +8,7 @@ from engine.errors import TitanError
 from engine.hardware import GIB, Machine
 from engine.sources import Flag
 from titancli.init import wizard
-from titancli.init.talk import decided
+from titancli.init.talk import decided, say_all
 from titancli.init.wizard import Setting
 
 MACHINE = Machine(kind="cpu", gpu_names=(), gpu_memory_bytes=(), cpus=4, memory_bytes=16 * GIB)
@@ -21,7 +21,9 @@ def setting(key: str, value: str, **given: str) -> Setting:
 
 def test_every_default_is_told_with_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
     of = setting("training.steps", "7", **SMALL)
-    done = decided(of, wizard.begin(of))
+    done, sayings = decided(of, wizard.begin(of))
+    assert capsys.readouterr().out == ""
+    say_all(sayings)
     told = capsys.readouterr().out
     assert "--goal prototype: small models and processors are for trying things" in told
     assert "--choice 1: the first of the list" in told
@@ -30,7 +32,7 @@ def test_every_default_is_told_with_its_reason(capsys: pytest.CaptureFixture[str
 
 def test_a_warning_is_told_and_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     of = setting("lr_scheduler.warmup_steps", "2000", **SMALL)
-    decided(of, wizard.begin(of))
+    say_all(decided(of, wizard.begin(of))[1])
     assert capsys.readouterr().err.startswith("warning[L401]: ")
 
 
