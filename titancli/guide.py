@@ -1,33 +1,26 @@
 """Which layout for which size and goal: a table that the planner filled, and what each strategy asks one to know.
 
-Knows how the table (presets/guide.json) is read, looked up and shown. Does not search: `tests/bench/bench_guide.py`
-writes the table, and a test recomputes it. The sentences are those of engine/strategies.
+Knows how the table (presets/guide.json) is read and looked up. Does not search: `tests/bench/bench_guide.py` writes the
+table, and a test recomputes it. Does not know how it is shown (guide_text).
 """
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator, Sequence
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from math import inf
-from typing import TYPE_CHECKING, Any, TextIO
+from math import inf, log
+from typing import TYPE_CHECKING, Any
 
-from engine.strategies import STRATEGIES, Level, Strategy
-from titancli import figures, report
-from titancli.report import BOLD, DIM, hanging, paint, wrapped
+from engine.reading.nearest import nearest
+from engine.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from engine.planner.search import GoalName
 
 _LONG_TOKENS = 32_768
-_TABLE_WIDTH = 88
-_LEVELS: dict[Level, str] = {
-    "beginner": "what needs no experience",
-    "advanced": "what wants to be understood first (* in the table)",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +135,25 @@ def row_for(parameters: int, goal: GoalName, *, seq_len: int = 0) -> tuple[Size,
     return size, next(cell for cell in size.cells if cell.goal == goal)
 
 
-def guide_json() -> dict[str, Any]:
-    """Table and strategies as one plain object."""
+def models() -> tuple[str, ...]:
+    """The models of the table, each once."""
+    return tuple(dict.fromkeys(size.model for size in guide()))
+
+
+def nearest_model(word: str) -> str | None:
+    """The model of the table that is nearest in name, or in size where the word is one; None where it is neither."""
+    named = word.upper().rpartition("-")[2]
+    if named in models():
+        return named
+    if not re.fullmatch(r"[1-9]\d{0,5}(\.\d+)?B", named):
+        return nearest(named, models())
+    return min(models(), key=lambda model: abs(log(float(named[:-1]) / float(model[:-1]))))
+
+
+def guide_json(model: str | None = None) -> dict[str, Any]:
+    """Table and strategies as one plain object; of the table only one model, where it is given."""
     sizes = json.loads(files("presets").joinpath("guide.json").read_text("utf-8"))
+    sizes = [size for size in sizes if model in (None, size["model"])]
     strategies = [
         {"id": each.id, "name": each.name, "level": each.level, "for": each.for_, "keys": list(each.keys)}
         | {"explains": each.explains}
@@ -153,85 +162,9 @@ def guide_json() -> dict[str, Any]:
     return {"sizes": sizes, "strategies": strategies}
 
 
-def say_guide(stream: TextIO | None = None) -> None:
-    """Writes the table, and beneath it what each strategy does and asks one to know; fits 60 columns."""
-    stream = stream or sys.stdout
-    width, colour = max(60, report.width_of(stream)), report.takes_colour(stream)
-    lines = [
-        *wrapped("which layout, by size and goal: the planner's best, and what it predicts", width, indent=2),
-        *(line for size in guide() for line in ("", *_of_size(size, width, colour))),
-        "",
-        *wrapped(
-            "predicted with what such GPUs usually sustain; for yours: titan plan --model 8B --gpu KIND --nodes N",
-            width,
-            indent=2,
-        ),
-    ]
-    for level, title in _LEVELS.items():
-        lines += ["", paint(title, BOLD, colour)]
-        lines += [line for each in STRATEGIES if each.level == level for line in _of_strategy(each, width, colour)]
-    stream.write("\n".join(lines) + "\n")
-    stream.flush()
-
-
 def _size(row: dict[str, Any]) -> Size:
     cells = tuple(
         Cell(**cell | {"strategies": tuple(cell["strategies"]), "thumb": cell["thumb"] and Thumb(**cell["thumb"])})
         for cell in row["cells"]
     )
     return Size(**row | {"cells": cells})
-
-
-def _of_size(size: Size, width: int, colour: bool) -> Iterator[str]:
-    devices = report.devices(size.gpu, size.gpus)
-    yield paint(f"{size.model} on {devices}, sequences of {size.seq_len:,} tokens", BOLD, colour)
-    rule = rule_of(size.parameters)
-    says = rule.says + (", and context parallel for long sequences" if size.is_long else "")
-    yield from hanging("  ", f"rule of thumb for {rule.sizes}: {says}; a prototype takes FSDP", width)
-    if width >= _TABLE_WIDTH:
-        yield paint(_row("goal", "layout", "tokens/s/GPU", "memory of a GPU", "bubble"), DIM, colour)
-    for cell in size.cells:
-        yield from _of_cell(cell, width, colour)
-
-
-def _row(goal: str, layout: str, rate: str, memory: str, bubble: str) -> str:
-    return f"  {goal:<16} {layout:<22} {rate:>12}  {memory:<24} {bubble:>6}"
-
-
-def _of_cell(cell: Cell, width: int, colour: bool) -> Iterator[str]:
-    rate, memory = figures.rate(cell.tokens_per_s_per_gpu), _memory(cell.needed_bytes, cell.capacity_bytes)
-    bubble = figures.percent(cell.bubble_pct)
-    if width >= _TABLE_WIDTH:
-        yield _row(cell.goal, cell.layout, rate, memory, bubble)
-    else:
-        yield from hanging("  ", f"{cell.goal}: {cell.layout}", width)
-        yield from hanging("    ", f"{rate} tokens/s/GPU, {memory}, bubble {bubble}", width)
-    yield from hanging("    uses ", ", ".join(_marked(cell.strategies)), width)
-    yield from hanging("    with ", cell.description, width)
-    for text in (cell.reason, *([_against_thumb(cell.thumb)] if cell.thumb else [])):
-        yield from (paint(line, DIM, colour) for line in hanging("    why  ", text, width))
-
-
-def _marked(ids: Sequence[str]) -> list[str]:
-    """Names of strategies; those to understand first with a star."""
-    return [f"{each.name}{'*' if each.level == 'advanced' else ''}" for each in STRATEGIES if each.id in ids]
-
-
-def _memory(needed_bytes: int, capacity_bytes: int) -> str:
-    whole, share = figures.memory(capacity_bytes), 100 * needed_bytes / capacity_bytes
-    return f"{needed_bytes / (1 << 30):.1f} of {whole} ({share:.0f} %)"
-
-
-def _against_thumb(thumb: Thumb) -> str:
-    """Where the planner and the rule of thumb differ, with the figures of the rule's layout."""
-    start = f"not the rule of thumb, {thumb.name}: "
-    if thumb.tokens_per_s_per_gpu is None:
-        return start + thumb.reason
-    reached = f"{figures.rate(thumb.tokens_per_s_per_gpu)} tokens/s/GPU in {figures.memory(thumb.needed_bytes)}"
-    return f"{start}at its best ({thumb.description}) {reached}, {thumb.reason}"
-
-
-def _of_strategy(strategy: Strategy, width: int, colour: bool) -> Iterator[str]:
-    yield f"  {paint(strategy.name, BOLD, colour)}, for {strategy.for_}"
-    yield from hanging("    ", strategy.explains, width)
-    yield from (paint(line, DIM, colour) for line in hanging("    set  ", ", ".join(strategy.keys), width))

@@ -210,14 +210,23 @@ _FLAG_VALUES: dict[str, Callable[[], Iterable[Offer]]] = {
 # ── words that are no flags ──
 
 
-def _explained(_: list[str], word: str) -> Iterator[Offer]:
-    """What `explain-config` explains: keys, rules once a capital letter is typed, the strategies; and configs here."""
+def _explained(words: list[str], word: str) -> Iterator[Offer]:
+    """What `explain-config` explains: keys, findings once a capital letter is typed, the strategies; and configs here.
+
+    Behind `strategies` it is a model of their guide.
+    """
+    if "strategies" in words:
+        from titancli.guide import models
+
+        yield from map(Offer, models())
     yield from _keys(word)
     yield Offer("strategies", "Which strategy for which model.")
     if word[:1].isupper():
         from engine.rules import RULES
+        from titancli.explain.finding_page import findings
 
         yield from (Offer(rule.id, rule.why) for rule in RULES)
+        yield from (Offer(id_, told.says[0]) for id_, told in findings().items())
     yield from (Offer(path.name) for path in sorted(Path().glob("*.toml")))
 
 

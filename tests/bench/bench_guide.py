@@ -32,6 +32,8 @@ _KINDS = {
     frozenset({"tp", "pp"}): "3D: FSDP, TP and PP",
     frozenset({"cp"}): "FSDP and CP",
 }
+# As many as are the same on every machine: of a figure that is rounded twice, `titan plan` would show another.
+_DIGITS = 6
 # What a measurement on the machine at hand would change has no place in a table that everybody reads.
 _UNCALIBRATED = Flag("cluster.calibration", "none", "--cluster.calibration")
 
@@ -106,7 +108,7 @@ def figures_of(question: Question, values: dict[str, Any]) -> dict[str, Any]:
     assert made.tokens_per_s_per_gpu is not None, "the rates of the guide's GPU are known"
     assert made.time.step_s is not None
     return {
-        "tokens_per_s_per_gpu": round(made.tokens_per_s_per_gpu, 1),
+        "tokens_per_s_per_gpu": round(made.tokens_per_s_per_gpu, _DIGITS),
         "mfu_pct": None if made.mfu_pct is None else round(made.mfu_pct, 1),
         "needed_bytes": made.memory.needed_bytes,
         "capacity_bytes": made.memory.capacity_bytes,
@@ -141,7 +143,7 @@ def _thumb(question: Question, other: Alternative) -> Thumb:
     return Thumb(
         name=other.name,
         description=described(Candidate(values=other.values, plan=made, reason=other.reason)),
-        tokens_per_s_per_gpu=round(made.tokens_per_s_per_gpu, 1) if fits else None,
+        tokens_per_s_per_gpu=round(made.tokens_per_s_per_gpu, _DIGITS) if fits else None,
         needed_bytes=made.memory.needed_bytes if fits else None,
         reason=other.reason,
     )

@@ -37,6 +37,8 @@ def on_the_path(tmp_path: Path) -> dict[str, str]:
         (["titan", "validate", "--compile.enable", "=", ""], ["true", "false"]),
         (["titan", "plan", "--preset", "fs"], ["fsdp-8b"]),
         (["titan", "explain-config", "P110"], ["P110"]),
+        (["titan", "explain-config", "B80"], ["B801", "B802", "B803"]),
+        (["titan", "explain-config", "strategies", "4"], ["405B"]),
         (["titan", "validate", "ru"], []),
     ],
     ids=lambda words: " ".join(words),

@@ -1,32 +1,19 @@
-"""The decision guide: its figures are the planner's of today, its lines fit a screen, its rows are found by size."""
+"""The decision guide: its figures are the planner's of today, its rows are found by size."""
 
 from __future__ import annotations
 
 import json
-import re
-from io import StringIO
 
 import pytest
 
-from engine.strategies import STRATEGIES
+from engine.keys import with_values
+from engine.planner.plan import plan
 from tests.bench.bench_guide import ROWS, Row, figures_of, size
-from titancli.guide import Cell, Size, guide, guide_json, row_for, rule_of, say_guide
+from titancli import figures
+from titancli.guide import Cell, Size, guide, guide_json, models, nearest_model, row_for
 
 _STALE = "presets/guide.json is stale: python tests/bench/bench_guide.py --output presets/guide.json"
 _CELLS = [(row, each, cell) for row, each in zip(ROWS, guide(), strict=True) for cell in each.cells]
-
-
-class _Terminal(StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def _said(monkeypatch: pytest.MonkeyPatch, columns: int) -> str:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setenv("NO_COLOR", "1")
-    stream = _Terminal()
-    say_guide(stream)
-    return stream.getvalue()
 
 
 def _name(value: object) -> str:
@@ -68,38 +55,27 @@ def test_a_size_without_a_long_row_finds_its_usual_one() -> None:
     assert row_for(70 * 10**9, "prototype", seq_len=131_072)[0].model == "70B"
 
 
-def test_where_the_planner_differs_from_the_rule_of_thumb_both_figures_are_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    size_70b, cell = row_for(70 * 10**9, "production")
-    assert rule_of(size_70b.parameters).kind == "FSDP and TP"
-    assert cell.thumb is not None
-    assert cell.thumb.tokens_per_s_per_gpu is not None
-    text = " ".join(_said(monkeypatch, 100).split())
-    for rate in (cell.tokens_per_s_per_gpu, cell.thumb.tokens_per_s_per_gpu):
-        assert f"{rate:,.0f}" in text
-
-
-@pytest.mark.parametrize("columns", [60, 80, 100, 120])
-def test_no_line_is_wider_than_the_screen(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    assert max(map(len, _said(monkeypatch, columns).splitlines())) <= columns
-
-
-@pytest.mark.parametrize("columns", [60, 100])
-def test_every_strategy_is_explained_once(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
-    text = " ".join(_said(monkeypatch, columns).split())
-    assert [each.id for each in STRATEGIES if text.count(each.explains) != 1] == []
-
-
-def test_what_has_to_be_understood_first_is_marked_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    uses = re.findall(r"^    uses (.*)$", _said(monkeypatch, 120), re.MULTILINE)
-    assert any("tensor parallel*" in line for line in uses)
-    assert not any("FSDP*" in line for line in uses)
-
-
 def test_the_object_names_every_strategy_that_a_cell_uses() -> None:
     told = json.loads(json.dumps(guide_json()))
     known = {each["id"]: each for each in told["strategies"]}
     used = {name for each in told["sizes"] for cell in each["cells"] for name in cell["strategies"]}
     assert used <= set(known)
     assert known["fsdp"] | {"level": "beginner", "for": "memory"} == known["fsdp"]
+
+
+def test_the_object_of_one_model_has_its_sizes_and_every_strategy() -> None:
+    whole, one = guide_json(), guide_json("70B")
+    assert [size["model"] for size in one["sizes"]] == ["70B", "70B"]
+    assert one["strategies"] == whole["strategies"]
+
+
+def test_every_model_of_the_guide_is_its_own_nearest() -> None:
+    assert [nearest_model(model.lower()) for model in models()] == list(models())
+
+
+@pytest.mark.parametrize(("row", "each", "cell"), _CELLS, ids=_name)
+def test_the_rate_of_a_cell_reads_as_in_a_plan(row: Row, each: Size, cell: Cell) -> None:
+    question = row.question(cell.goal)
+    made = plan(with_values(question.config, cell.values), question.cluster)
+    assert each.gpu == made.gpu
+    assert figures.rate(cell.tokens_per_s_per_gpu) == figures.rate(made.tokens_per_s_per_gpu)

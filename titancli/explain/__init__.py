@@ -1,4 +1,4 @@
-"""`titan explain-config`: a config at a glance, one of its keys, a section, a rule, or the strategies.
+"""`titan explain-config`: a config at a glance, one of its keys, a section, a rule or finding, or the strategies.
 
 Knows which page answers which words, and the exit code. Texts come from engine.explain, the rules and the planner.
 """
@@ -18,6 +18,7 @@ from titancli import report
 from titancli.charts import Pen
 from titancli.explain.as_toml import as_toml as toml_of
 from titancli.explain.asked import Asked, asked
+from titancli.explain.finding_page import finding_json, finding_page
 from titancli.explain.overview import overview
 from titancli.explain.pages import key_page, section_head
 from titancli.explain.rule_page import rule_json, rule_named, rule_page
@@ -44,15 +45,15 @@ def explain_config(
     has_config = question.config is not None or preset is not None or bool(flags)
     if question.kind == "strategies":
         return _strategies(question, preset, flags, has_config=has_config, as_json=as_json)
-    if question.kind == "rule" and not has_config:
-        _show_rule(question.name, None, as_json=as_json)
+    if question.kind in ("rule", "finding") and not has_config:
+        _show_id(question, None, as_json=as_json)
         return 0
     seen = _see(question, preset, flags, needs_config=question.kind == "overview")
     report.say_findings(seen.report.findings)
     if as_toml and not seen.loaded.broken:
         sys.stdout.write(toml_of(seen.explained()))
-    elif question.kind == "rule":
-        _show_rule(question.name, seen, as_json=as_json)
+    elif question.kind in ("rule", "finding"):
+        _show_id(question, seen, as_json=as_json)
     elif as_json:
         _write([seen.to_json(answer) for answer in seen.explained(question.keys)])
     elif not as_toml:
@@ -86,16 +87,17 @@ def _see(question: Asked, preset: str | None, flags: Sequence[Flag], *, needs_co
 
 def _strategies(question: Asked, preset: str | None, flags: Sequence[Flag], *, has_config: bool, as_json: bool) -> int:
     """The guide; behind it, those that a config uses."""
-    from titancli.guide import guide_json, say_guide
+    from titancli.guide import guide_json
+    from titancli.guide_text import say_guide, say_size
 
     seen = _see(question, preset, flags, needs_config=False) if has_config else None
     used = None if seen is None else _used(seen)
     if seen is not None:
         report.say_findings(seen.report.findings)
     if as_json:
-        _write(guide_json() | ({} if seen is None else {"used": used}))
+        _write(guide_json(question.size) | ({} if seen is None else {"used": used}))
     else:
-        say_guide()
+        say_guide() if question.size is None else say_size(question.size)
         if seen is not None:
             told = "not known: it has no plan" if used is None else ", ".join(used) or "none"
             report.say(f"\n{seen.named} uses: {told}", tint="good")
@@ -110,12 +112,18 @@ def _used(seen: Seen) -> list[str] | None:
     return None if plan is None else [strategy.name for strategy in chosen(seen.loaded.config, plan)]
 
 
-def _show_rule(name: str, seen: Seen | None, *, as_json: bool) -> None:
-    rule = rule_named(name)
-    if as_json:
-        _write(rule_json(rule, seen))
-    else:
-        _say(rule_page(rule, seen, width=_width(), colour=report.takes_colour(sys.stdout)))
+def _show_id(question: Asked, seen: Seen | None, *, as_json: bool) -> None:
+    """The page of a rule or another finding."""
+    name, width, colour = question.name, _width(), report.takes_colour(sys.stdout)
+    match question.kind == "rule", as_json:
+        case True, True:
+            _write(rule_json(rule_named(name), seen))
+        case True, False:
+            _say(rule_page(rule_named(name), seen, width=width, colour=colour))
+        case False, True:
+            _write(finding_json(name, seen))
+        case _:
+            _say(finding_page(name, seen, width=width, colour=colour))
 
 
 def _show(seen: Seen, question: Asked) -> None:

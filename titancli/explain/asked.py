@@ -1,7 +1,7 @@
 """What the words of `titan explain-config` ask for: which config, and what of it.
 
-Knows files, keys, sections, rules and the one word `strategies`, and what is near to a word that is none of these. Does
-not read a config.
+Knows files, keys, sections, rules, other findings and the word `strategies`, and what is near to a word that is none of
+these. Does not read a config.
 """
 
 from __future__ import annotations
@@ -14,25 +14,31 @@ from typing import Literal, TypeAlias, cast
 
 from engine.errors import Finding, TitanError
 from engine.keys import field_types
+from engine.legal import choice
 from engine.reading.nearest import nearest
 from engine.reading.origins import DEFAULT
 from engine.reading.unknown_keys import sections, unknown_key
 from engine.rules import RULES
 from titancli import report
 
-Kind: TypeAlias = Literal["overview", "key", "section", "rule", "strategies"]
+Kind: TypeAlias = Literal["overview", "key", "section", "rule", "finding", "strategies"]
 
 STRATEGIES = "strategies"
-_RULE = re.compile(r"[A-Za-z]\d{2,4}")
+_ID = re.compile(r"[A-Za-z]\d{2,4}")
+_MOST_NEAR = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The config's path, where one is given, and the key, section or rule that is asked about."""
+    """The config's path, where one is given, and the key, section, rule or finding that is asked about.
+
+    `size` is the model whose reasons are asked for beside the word `strategies`.
+    """
 
     config: str | None
     kind: Kind
     name: str = ""
+    size: str | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -53,9 +59,11 @@ def asked(words: Sequence[str]) -> Asked:
     if len(files) == 2 and not topics and _topic(files[1]) is not None:
         # A file may be called like a section; behind a CONFIG it is not another one.
         files, topics = files[:1], files[1:]
+    sizes = [word for word in topics if _topic(word) is None] if STRATEGIES in topics else []
+    topics = [word for word in topics if word not in sizes]
     found = [_topic(word) for word in topics]
     findings = [_unknown(word) for word, topic in zip(topics, found, strict=True) if topic is None]
-    for name, several in (("CONFIG", files), ("KEY", topics)):
+    for name, several in (("CONFIG", files), ("KEY", topics), ("model", sizes)):
         if len(several) > 1:
             told = " and ".join(several)
             findings.append(
@@ -64,7 +72,20 @@ def asked(words: Sequence[str]) -> Asked:
     if findings:
         raise TitanError(*findings)
     config = files[0] if files else None
-    return Asked(config, *found[0]) if found and found[0] is not None else Asked(config, "overview")
+    size = _size(sizes[0]) if sizes else None
+    return Asked(config, *found[0], size) if found and found[0] is not None else Asked(config, "overview")
+
+
+def _size(word: str) -> str:
+    """The model of the guide that a word behind `strategies` names; TitanError where it names none."""
+    from titancli.guide import models, nearest_model
+
+    near = nearest_model(word)
+    if near is None or not f"-{word.upper()}".endswith(f"-{near}"):
+        known = ", ".join(models())
+        fix = f"give one of {known}" if near is None else f"write {near}; it has {known}"
+        raise TitanError(report.error("U151", f"the guide to strategies has no model {word or 'without a name'}", fix))
+    return near
 
 
 def _is_file(word: str) -> bool:
@@ -85,8 +106,8 @@ def _topic(word: str) -> tuple[Kind, str] | None:
         return "key", word
     if word in sections():
         return "section", word
-    if word.upper() in _rule_ids():
-        return "rule", word.upper()
+    if _ID.fullmatch(word) and word.upper() in _ids():
+        return "rule" if word.upper() in _rule_ids() else "finding", word.upper()
     for kind, names in (("key", tuple(field_types())), ("section", tuple(sections()))):
         alike = [name for name in names if name.rpartition(".")[2] == word]
         if len(alike) == 1:
@@ -98,13 +119,20 @@ def _rule_ids() -> tuple[str, ...]:
     return tuple(rule.id for rule in RULES)
 
 
+def _ids() -> tuple[str, ...]:
+    """The ids of all findings."""
+    from titancli.explain.finding_page import findings
+
+    return (*_rule_ids(), *findings())
+
+
 def _unknown(word: str) -> Finding:
     """The finding about a word that is nothing known, with the nearest that is.
 
     What is near to a key, an older name for instance, is known where a file has it: it is said in the same words.
     """
-    if _RULE.fullmatch(word):
-        return _unknown_rule(word.upper())
+    if _ID.fullmatch(word):
+        return _unknown_id(word.upper())
     near = nearest(word, (*sections(), STRATEGIES), cutoff=0.75) if "." not in word else None
     if near is not None:
         return report.error("U151", f"there is no key or section {word}", f"write {near}")
@@ -122,13 +150,12 @@ def _unknown(word: str) -> Finding:
     return report.error("U151", f"there is no file, key, section or rule {word or 'without a name'}", fix)
 
 
-def _unknown_rule(word: str) -> Finding:
+def _unknown_id(word: str) -> Finding:
+    """The finding about an id that nothing is told under, with the nearest; of its family where there is one."""
     number = int(word[1:])
-    family = sorted((rule for rule in _rule_ids() if rule[0] == word[0]), key=lambda rule: int(rule[1:]))
-    if family:
-        near = min(family, key=lambda rule: abs(int(rule[1:]) - number))
-        message = f"there is no rule {word} about configs; another finding says of itself all that there is to say"
-        return report.error("U152", message, f"write {near}; the family has {', '.join(family)}")
-    *most, last = sorted({rule[0] for rule in _rule_ids()})
-    message = f"{word} is no rule about configs: what a finding says of itself is all that there is to say"
-    return report.error("U152", message, f"give a rule of the families {', '.join(most)} or {last}")
+    family = [id_ for id_ in _ids() if id_[0] == word[0]]
+    near = sorted(family or _ids(), key=lambda id_: (abs(int(id_[1:]) - number), id_))[:_MOST_NEAR]
+    *most, last = sorted({id_[0] for id_ in _ids()})
+    families = "" if family else f"; families are {', '.join(most)} and {last}"
+    fix = f"write {choice(near)}{families}"
+    return report.error("U152", f"there is no rule {word}, nor any other finding of that id", fix)

@@ -14,6 +14,7 @@ from engine.rules.row import EVERY_STACK
 from titancli import report
 from titancli.explain.pages import labelled
 from titancli.explain.seen import origin_in_words, value_in_words
+from titancli.families import family_of
 
 if TYPE_CHECKING:
     from engine.errors import Finding
@@ -43,6 +44,7 @@ def rule_page(rule: Rule, seen: Seen | None, *, width: int, colour: bool) -> lis
         rows.append(("holds in", ", ".join(rule.stacks)))
     if rule.rejects:
         rows.append(("rejects", ", ".join(rule.rejects)))
+    rows.append(("about", family_of(rule.id)))
     lines = [report.paint(f"{rule.id}, {'an error' if rule.severity == 'error' else 'a warning'}", report.BOLD, colour)]
     for name, text in rows:
         lines += labelled(name, text, width)
@@ -53,6 +55,7 @@ def rule_json(rule: Rule, seen: Seen | None) -> dict[str, Any]:
     """The rule as an object; `here` is null without a config."""
     return {
         "id": rule.id,
+        "family": family_of(rule.id),
         "key": rule.key,
         "also": list(rule.also),
         "severity": rule.severity,

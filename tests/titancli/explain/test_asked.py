@@ -11,6 +11,7 @@ from engine.keys import field_types
 from engine.reading.unknown_keys import sections
 from engine.rules import RULES
 from titancli.explain.asked import Asked, asked
+from titancli.explain.finding_page import findings
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,11 @@ from titancli.explain.asked import Asked, asked
         (["runs/first/config"], Asked("runs/first/config", "overview")),
         (["parallelism"], Asked(None, "section", "parallelism")),
         (["p101"], Asked(None, "rule", "P101")),
+        (["s101"], Asked(None, "finding", "S101")),
+        (["run.toml", "D610"], Asked("run.toml", "finding", "D610")),
         (["strategies"], Asked(None, "strategies", "strategies")),
+        (["strategies", "70B"], Asked(None, "strategies", "strategies", "70B")),
+        (["llama3-405b", "strategies", "run.toml"], Asked("run.toml", "strategies", "strategies", "405B")),
         (["seq_len"], Asked(None, "key", "training.seq_len")),
         (["float8"], Asked(None, "section", "quantize.dense.float8")),
     ],
@@ -32,8 +37,8 @@ def test_a_word_is_a_file_a_key_a_section_or_a_rule(words: list[str], found: Ask
     assert asked(words) == found
 
 
-def test_every_key_section_and_rule_is_known_by_its_name() -> None:
-    kinds = {"key": field_types(), "section": sections(), "rule": [rule.id for rule in RULES]}
+def test_every_key_section_rule_and_finding_is_known_by_its_name() -> None:
+    kinds = {"key": field_types(), "section": sections(), "rule": [rule.id for rule in RULES], "finding": findings()}
     assert all(asked([name]) == Asked(None, kind, name) for kind, names in kinds.items() for name in names)
 
 
@@ -76,7 +81,8 @@ def test_a_word_longer_than_any_file_name_is_no_file() -> None:
         ("strategy", "U151", "no key or section", "write strategies"),
         ("P114", "U152", "there is no rule P114", "write P11"),
         ("Q399", "U152", "there is no rule Q399", "write Q3"),
-        ("S102", "U152", "S102 is no rule about configs", "families C, D, H, L, M, P, Q or T"),
+        ("d699", "U152", "there is no rule D699", "write D624, D623 or D622"),
+        ("X101", "U152", "nor any other finding of that id", "families are B, C, D, H, L, M, P, Q, R, S, T and U"),
         ("run.tml", "U151", "there is no file, key, section or rule run.tml", "give a TOML file, a rule"),
         ("", "U151", "without a name", "give a TOML file"),
     ],
@@ -91,7 +97,27 @@ def test_an_unknown_word_is_told_with_the_nearest(word: str, rule: str, message:
     assert refused.value.exit_code == 2
 
 
-@pytest.mark.parametrize("words", [("a.toml", "b.toml"), ("parallelism", "P101"), ("a.toml", "P101", "training")])
+@pytest.mark.parametrize(
+    ("word", "fix"),
+    [("65B", "write 70B; it has 8B"), ("qwen3-1.7B", "write 8B"), ("70", "write 70B"), ("big", "give one of 8B, 70B")],
+)
+def test_a_size_that_the_guide_has_not_is_told_with_the_nearest(word: str, fix: str) -> None:
+    with pytest.raises(TitanError) as refused:
+        asked(["strategies", word])
+    (finding,) = refused.value.findings
+    assert (finding.rule, word in finding.message, fix in finding.fix) == ("U151", True, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("a.toml", "b.toml"),
+        ("parallelism", "P101"),
+        ("a.toml", "P101", "training"),
+        ("strategies", "P101"),
+        ("strategies", "8B", "70B"),
+    ],
+)
 def test_one_config_and_one_key_are_explained_at_a_time(words: tuple[str, ...]) -> None:
     with pytest.raises(TitanError) as refused:
         asked(words)

@@ -98,6 +98,23 @@ def test_a_rule_is_explained_with_and_without_a_config(run: Run) -> None:
     assert json.loads(run("P101", "--json")[1])["id"] == "P101"
 
 
+def test_a_finding_that_is_no_rule_is_explained_too(run: Run) -> None:
+    code, out, err = run("d610")
+    assert (code, err) == (0, "")
+    assert out.startswith("D610, a warning\n  says      <key> = <path> is not on this machine\n")
+    assert json.loads(run("D610", "--json")[1])["commands"] == ["validate"]
+    code, out, err = run("S101", "--preset", "fsdp-8b", "--training.sequence", "3")
+    assert (code, "told of fsdp-8b" in out, err.startswith("error[S101]")) == (2, True, True)
+
+
+def test_the_reasons_of_a_size_come_with_its_name(run: Run) -> None:
+    code, out, err = run("strategies", "405b")
+    assert (code, err) == (0, "")
+    assert out.startswith("405B on 512 x h100-80")
+    assert {size["model"] for size in json.loads(run("strategies", "405B", "--json")[1])["sizes"]} == {"405B"}
+    assert run("strategies", "400B")[2].splitlines()[-1] == "  fix: write 405B; it has 8B, 70B, 405B"
+
+
 def test_strategies_are_the_guide_and_those_of_a_config(run: Run) -> None:
     from engine.strategies import STRATEGIES
 
