@@ -14,7 +14,7 @@ from titancli.help import one_line
 from titancli.mistakes import TAKES_CONFIG
 from titancli.pages.markdown import prose, table, text
 from titancli.pages.pictures import PICTURES
-from titancli.pages.raised import raised
+from titancli.pages.said import Told, said
 
 _COLUMNS = 80
 _WRONG = "the command line or the config is wrong"
@@ -90,7 +90,7 @@ def index() -> str:
         "",
         "With exit code 2, and 1 where its output cannot be written.",
         "",
-        *_refusals({id_: said for id_, said in _of_the_line().items() if id_.startswith("U")}),
+        *_refusals({id_: told for id_, told in of_the_line().items() if id_.startswith("U")}),
     ]
     return text(lines)
 
@@ -108,8 +108,8 @@ def _page(name: str, command: Any) -> str:
     lines += ["## Exit codes", "", *table(("code", "means"), _ends(name)), ""]
     lines += ["## Environment", "", *table(("variable", "does"), _variables(name)), ""]
     judged = {rule.id for rule in RULES}
-    refusals = raised("titancli.app", command.callback.__name__)
-    own = {id_: said for id_, said in refusals.items() if id_ not in judged}
+    refusals = of_command(command)
+    own = {id_: told for id_, told in refusals.items() if id_ not in judged}
     lines += ["## What it can refuse", ""]
     if judged & refusals.keys():
         lines += ["Every [rule](rules.md) about configs, and:", ""]
@@ -122,8 +122,14 @@ def _help(name: str, command: Any) -> str:
         return str(command.get_help(command.make_context(name, [], parent=titan, resilient_parsing=True)))
 
 
-def _of_the_line() -> dict[str, tuple[str, ...]]:
-    return raised("titancli.dispatch", "run_command_line")
+def of_the_line() -> dict[str, Told]:
+    """What is told of a command line before there is a command."""
+    return said("titancli.dispatch", "run_command_line")
+
+
+def of_command(command: Any) -> dict[str, Told]:
+    """What a command can end with."""
+    return said("titancli.app", command.callback.__name__)
 
 
 def _ends(name: str) -> list[tuple[str, str]]:
@@ -135,9 +141,9 @@ def _variables(name: str) -> list[tuple[str, str]]:
     return [(f"`{variable}`", does) for variable, does, readers in _VARIABLES if not readers or name in readers]
 
 
-def _refusals(found: dict[str, tuple[str, ...]]) -> list[str]:
+def _refusals(found: dict[str, Told]) -> list[str]:
     """What is said, as far as the source says it before there is a mistake."""
-    told = {id_: "; ".join(f"`{words}`" for words in said) for id_, said in found.items()}
+    told = {id_: "; ".join(f"`{words}`" for words in each.messages) for id_, each in found.items()}
     silent = [id_ for id_, words in told.items() if not words]
     lines = table(("id", "says"), [row for row in told.items() if row[1]])
     return [*lines, "", f"And {', '.join(silent)}, in words of the place."] if silent else lines

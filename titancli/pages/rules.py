@@ -1,6 +1,6 @@
 """The page of all rules: what each says, what to do, and why.
 
-Knows the order of the page and the names of the families. The words are those of the rule table.
+Knows the order of the page. The words are those of the rule table.
 """
 
 from __future__ import annotations
@@ -10,18 +10,8 @@ from itertools import groupby
 from engine.errors import Finding
 from engine.rules import RULES, Rule
 from engine.rules.row import EVERY_STACK
+from titancli.families import FAMILIES
 from titancli.pages.markdown import form, prose, text
-
-_FAMILIES = {
-    "C": "Rates of the hardware that are given or measured",
-    "D": "Data",
-    "H": "What the hardware can do",
-    "L": "Learning rate, checkpoints and restarts",
-    "M": "Memory",
-    "P": "Parallelism: mesh, pieces and pipeline",
-    "Q": "Precision, and what is compiled",
-    "T": "Batches and recomputation",
-}
 
 
 def page() -> str:
@@ -33,7 +23,7 @@ def page() -> str:
         "Errors of the families H and M end with exit code 3, other errors with 2, warnings with 0.",
     ]
     for family, rules in groupby(sorted(RULES, key=lambda rule: rule.id), key=lambda rule: rule.id[0]):
-        lines += ["", f"## {_FAMILIES[family]}"]
+        lines += ["", f"## {FAMILIES[family]}"]
         for rule in rules:
             lines += ["", *_rule(rule)]
     return text(lines)

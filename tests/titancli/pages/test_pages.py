@@ -7,6 +7,7 @@ import re
 import pytest
 
 from titancli.pages import FOLDER, pages
+from titancli.pages.findings import FILE, findings_json
 from titancli.pages.pictures import PICTURES
 
 WRITTEN = pages()
@@ -15,6 +16,10 @@ WRITTEN = pages()
 @pytest.mark.parametrize("name", WRITTEN)
 def test_page_is_what_is_written_today(name: str) -> None:
     assert (FOLDER / name).read_text("utf-8") == WRITTEN[name], "write them anew: python -m titancli.pages"
+
+
+def test_the_table_of_findings_is_what_the_source_says_today() -> None:
+    assert FILE.read_text("utf-8") == findings_json(), "write it anew: python -m titancli.pages"
 
 
 def test_no_page_and_no_picture_is_left_of_what_is_gone() -> None:

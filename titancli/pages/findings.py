@@ -1,0 +1,44 @@
+"""The table that `titan explain-config ID` shows findings from which are no rules, as the source has them.
+
+Knows which processes the commands start, and who tells what. Does not read the source (said).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import titancli.explain
+from engine.rules import RULES
+from titancli.app import parsed
+from titancli.pages.commands import of_command, of_the_line
+from titancli.pages.said import Told, said
+
+FILE = Path(titancli.explain.__file__).parent / "findings.json"
+
+# Processes of the engine, which the source of the commands does not lead to, by the command that starts them.
+_STARTED = {"validate": "engine.dryrun", "launch": "engine.__main__", "doctor": "engine.measure"}
+
+
+def findings_json() -> str:
+    """The table: a line for each id, with what is told under it and by which commands."""
+    rules = {rule.id for rule in RULES}
+    found: dict[str, dict[str, list[str]]] = {}
+    for command, told in _told():
+        for id_ in told.keys() - rules:
+            each = told[id_]
+            row = found.setdefault(id_, {name: [] for name in ("severities", "says", "fixes", "commands")})
+            for kept, more in zip(row.values(), (each.severities, each.messages, each.fixes, [command]), strict=True):
+                kept += [text for text in more if text not in kept]
+    return "{\n" + ",\n".join(f'"{id_}": {json.dumps(found[id_])}' for id_ in sorted(found)) + "\n}\n"
+
+
+def _told() -> Iterator[tuple[str, dict[str, Told]]]:
+    """Commands, and what each can tell."""
+    line = {id_: told for id_, told in of_the_line().items() if id_.startswith("U")}
+    for name, command in parsed().commands.items():
+        yield name, line
+        yield name, of_command(command)
+        if name in _STARTED:
+            yield name, said(_STARTED[name], "main")
