@@ -131,12 +131,18 @@ def validate(
         str,
         typer.Option("--stack", metavar="NAME", help="Predict another engine: torchtitan, megatron or llm-foundry."),
     ] = "titan",
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against", metavar="NAME", help="Compare with this config or preset, not the one without flags."
+        ),
+    ] = None,
     json: _Json = False,
 ) -> int:
     """Check a config: all findings, and the plan in numbers."""
     from titancli.validate import validate
 
-    return validate(config, preset, context.obj, stack=stack, dry_run=dry_run, as_json=json)
+    return validate(config, preset, context.obj, stack=stack, against=against, dry_run=dry_run, as_json=json)
 
 
 @app.command(cls=Command, name="explain-config", epilog=KEYS)

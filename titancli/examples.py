@@ -30,8 +30,8 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     ),
     "validate": (
         Example("titan validate run.toml", "All findings at once, and what the config means in numbers."),
-        Example("titan validate --preset fsdp-8b --training.local_batch_size 8", "A preset with one key changed."),
         Example("titan validate run.toml --json", "The same for a script; the exit code says 0, 2 or 3."),
+        Example("titan validate run.toml --against old.toml", "How the plans of two configs differ."),
         Example("titan validate --preset 3d-405b --dry-run", "Builds and steps every pipeline rank, without GPUs."),
     ),
     "explain-config": (

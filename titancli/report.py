@@ -159,6 +159,11 @@ def devices(gpu: str, count: int) -> str:
     return f"{count} x {gpu}"
 
 
+def speed_unit(gpu: str | None) -> str:
+    """What a speed is counted in: `tokens/s/GPU`, or `tokens/s/process` where processors train."""
+    return "tokens/s/process" if gpu == "cpu" else "tokens/s/GPU"
+
+
 def hanging(label: str, text: str, width: int) -> list[str]:
     """Text behind a label, in lines of `width` that all begin where it does."""
     return wrapped(label + text, width, indent=len(label)) or [label]

@@ -6,7 +6,7 @@ import difflib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import EXIT_RUN_FAILED, Finding, TitanError
@@ -14,11 +14,21 @@ from engine.planner.stack import STACKS, TITAN, Stack
 from engine.rules import RULES, Report, check
 from engine.sources import Loaded, load, preset_names
 from titancli import report
+from titancli.against import Against, other, say_against, unchanged
 from titancli.plan_text import say_plan
 from titancli.surroundings import Here, look_around
 
 if TYPE_CHECKING:
     from engine.sources import Flag
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """All that there is to tell: what the rules say, what is on this machine, and what it is compared with."""
+
+    checked: Report
+    here: Here | None
+    compared: Against | None
 
 
 def load_config(
@@ -43,12 +53,20 @@ def load_config(
 
 
 def validate(
-    path: str | None, preset: str | None, flags: Sequence[Flag], *, stack: str, dry_run: bool, as_json: bool
+    path: str | None,
+    preset: str | None,
+    flags: Sequence[Flag],
+    *,
+    stack: str,
+    against: str | None = None,
+    dry_run: bool,
+    as_json: bool,
 ) -> int:
     """Shows findings and plan, as text or as one JSON object; returns the exit code.
 
     That is 0, 2 or 3, and 1 where a dry run failed. A config with errors is not run. `stack` names the
-    implementation that the plan is made for.
+    implementation that the plan is made for, `against` another config to compare it with: without, what flags and the
+    environment lie over.
     """
     asked = _stack(stack, dry_run=dry_run)
     loaded = load_config("validate", path, preset, flags, flags_are_enough=True)
@@ -56,12 +74,14 @@ def validate(
     if asked is TITAN:
         # What another engine would read and write is not titan's to say.
         checked, here = look_around(loaded, checked)
+    compared = unchanged(path, preset, loaded, checked, stack=asked) if against is None else other(against, stack=asked)
+    told = Told(checked, here, compared)
     if dry_run and checked.ok:
-        return _validate_by_running(loaded, checked, here, as_json=as_json)
+        return _validate_by_running(loaded, told, as_json=as_json)
     if as_json:
-        _write(checked, here, {"dry_run": None} if dry_run else {})
+        _write(told, {"dry_run": None} if dry_run else {})
         return checked.exit_code
-    _say(checked, here)
+    _say(told)
     _say_verdict(loaded, checked)
     _say_where_reasons_are(checked)
     return checked.exit_code
@@ -80,38 +100,47 @@ def _stack(name: str, *, dry_run: bool) -> Stack:
     return stack
 
 
-def _validate_by_running(loaded: Loaded, checked: Report, here: Here | None, *, as_json: bool) -> int:
+def _validate_by_running(loaded: Loaded, told: Told, *, as_json: bool) -> int:
     from titancli.dry_run import judge, run, say
 
+    checked = told.checked
     assert checked.plan is not None, "a config without errors has a plan"
     if not as_json:
-        _say(checked, here)
+        _say(told)
         mesh = checked.plan.mesh
         report.say(f"\ndry run: {mesh.pp} of {mesh.world_size} ranks are built and stepped, without GPUs", tint="faint")
     rows = run(loaded.config)
     found = [rows] if isinstance(rows, Finding) else judge(loaded, checked.plan, rows)
-    told = replace(checked, findings=(*checked.findings, *found))
+    after = replace(checked, findings=(*checked.findings, *found))
     if as_json:
-        _write(told, here, {"dry_run": None if isinstance(rows, Finding) else rows})
+        _write(replace(told, checked=after), {"dry_run": None if isinstance(rows, Finding) else rows})
     else:
         if not isinstance(rows, Finding):
             say(checked.plan, rows)
         report.say_findings(found)
-        _say_verdict(loaded, told)
+        _say_verdict(loaded, after)
     failed = isinstance(rows, Finding) or any(row["error"] for row in rows)
-    return EXIT_RUN_FAILED if failed else told.exit_code
+    return EXIT_RUN_FAILED if failed else after.exit_code
 
 
-def _write(checked: Report, here: Here | None, more: dict[str, Any]) -> None:
-    told = {**checked.to_json(), "here": None if here is None else here.to_json(), **more}
-    sys.stdout.write(json.dumps(told, allow_nan=False) + "\n")
+def _write(told: Told, more: dict[str, Any]) -> None:
+    values = {
+        **told.checked.to_json(),
+        "here": None if told.here is None else told.here.to_json(),
+        "against": None if told.compared is None or told.checked.plan is None else told.compared.to_json(),
+        **more,
+    }
+    sys.stdout.write(json.dumps(values, allow_nan=False) + "\n")
 
 
-def _say(checked: Report, here: Here | None) -> None:
+def _say(told: Told) -> None:
+    checked, here = told.checked, told.here
     report.say_findings(checked.findings)
     if checked.plan is None:
         return
     say_plan(checked)
+    if told.compared is not None:
+        say_against(checked.plan, told.compared)
     if here is not None and here.rows:
         colour, width = report.takes_colour(sys.stdout), report.width_of(sys.stdout)
         sys.stdout.write("\n" + report.paint("on this machine", report.BOLD, colour) + "\n")
