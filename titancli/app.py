@@ -150,7 +150,7 @@ def explain_config(
     context: typer.Context,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[CONFIG] [KEY]", help="A TOML file; a key, a rule, or strategies."),
+        typer.Argument(metavar="[CONFIG] [KEY]", help="A TOML file; a key, the id of a finding, or strategies."),
     ] = None,
     preset: _Preset = None,
     toml: Annotated[bool, typer.Option("--toml", help="Print the resolved config as TOML.")] = False,

@@ -37,8 +37,8 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "explain-config": (
         Example("titan explain-config run.toml", "Every value: where it came from, what it does and costs."),
         Example("titan explain-config run.toml training.seq_len", "One key."),
-        Example("titan explain-config P101", "A rule: what it refuses, and why."),
-        Example("titan explain-config strategies", "Which strategy for which model, and what each asks of you."),
+        Example("titan explain-config P101", "A rule: what it refuses, and why. Other findings by their id too: D610."),
+        Example("titan explain-config strategies", "Which strategy for which model; with a size behind it, 70B, why."),
     ),
     "launch": (
         Example("titan launch --preset quickstart", "Trains a small model with two processes, on any machine."),

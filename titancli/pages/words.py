@@ -97,7 +97,7 @@ class Words:
                 texts = self._of(part).texts(depth)
                 return texts[0] if texts else f"<{name.strip('_').lower()}>"
             case ast.Name(id=name) | ast.Attribute(attr=name):
-                return f"<{name}>"
+                return f"<{name.lower()}>"
             case ast.Call(func=ast.Name(id=name)) if name.startswith("_"):
                 return f"<{name.strip('_').replace('_', ' ')}>"
             case ast.Call(args=[ast.Name() | ast.Attribute() as first, *_]):
