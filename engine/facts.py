@@ -7,7 +7,7 @@ which of them are wrong (rules/) or where they were written.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import gcd, lcm
 from typing import Any, Literal
 
@@ -189,27 +189,12 @@ class Facts:
         """Tensor-parallel degrees that leave whole query and KV heads on every rank."""
         return divisors(gcd(self.known_shape.n_heads, self.known_shape.n_kv_heads))
 
-    def linears(self, section: Float8 | Mx) -> list[Linear]:
+    def linears(self, section: Float8 | Mx) -> tuple[Linear, ...]:
         """Linear layers that low precision is asked for.
 
         Blocks are alike: a name stands for all of them that the filters leave in any block.
         """
-        shape = self.known_shape
-        weights = {
-            name.removesuffix(".weight"): weight
-            for name, weight in block_parameters(shape).items()
-            if len(weight.shape) == 2
-        }
-        found: list[Linear] = []
-        for name, weight in weights.items():
-            full_names = (f"layers.{layer}.{name}" for layer in range(shape.n_layers))
-            if all(any(part in full for part in section.filter_fqns) for full in full_names):
-                continue
-            n, k = weight.shape
-            found.append(Linear(name=name, k=k, n=n, cut="n" if weight.split == "rows" else "k"))
-        if not any(part in "output" for part in section.filter_fqns):
-            found.append(Linear(name="output", k=shape.dim, n=shape.vocab_size, cut="n"))
-        return found
+        return _linears(self.known_shape, tuple(section.filter_fqns))
 
     # ── sequence, pipeline and batch ──
 
@@ -310,3 +295,20 @@ class Facts:
     def plan(self) -> Plan:
         """The Plan; only for a config without errors."""
         return plan(self.config, self.known_cluster, stack=self.stack)
+
+
+@cache
+def _linears(shape: ModelShape, filters: tuple[str, ...]) -> tuple[Linear, ...]:
+    found: list[Linear] = []
+    for full_name, weight in block_parameters(shape).items():
+        if len(weight.shape) != 2:
+            continue
+        name = full_name.removesuffix(".weight")
+        in_blocks = (f"layers.{layer}.{name}" for layer in range(shape.n_layers))
+        if all(any(part in each for part in filters) for each in in_blocks):
+            continue
+        n, k = weight.shape
+        found.append(Linear(name=name, k=k, n=n, cut="n" if weight.split == "rows" else "k"))
+    if not any(part in "output" for part in filters):
+        found.append(Linear(name="output", k=shape.dim, n=shape.vocab_size, cut="n"))
+    return tuple(found)

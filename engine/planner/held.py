@@ -6,6 +6,7 @@ weights a pipeline rank has. Does not choose batch or recomputation (batch).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, TypeAlias
@@ -129,13 +130,19 @@ class Held:
         work = self.work(batch)
         return tuple(self._memory(rank, work, batch, recompute) for rank in self.ranks)
 
-    def needed_bytes(self, batch: Batch, recompute: Recompute, *, enough: float = inf) -> int:
-        """What the fullest rank takes; of the first moment of one that takes more than `enough`, where one does."""
-        most = max(rank.static.static_bytes for rank in self.ranks)
+    def needed_bytes(
+        self, batch: Batch, recompute: Recompute, *, ranks: Sequence[Rank] = (), enough: float = inf
+    ) -> int:
+        """What the fullest rank takes; of the first moment of one that takes more than `enough`, where one does.
+
+        `ranks` are those that can be fullest, where that is known.
+        """
+        ranks = ranks or self.ranks
+        most = max(rank.static.static_bytes for rank in ranks)
         if most > enough:
             return most
         work, sharding = self.work(batch), self.sharding(batch)
-        for rank in self.ranks:
+        for rank in ranks:
             most = max(most, needed_bytes(self._load(rank, work, sharding, batch, recompute), enough=enough))
             if most > enough:
                 break

@@ -48,14 +48,17 @@ ALONE: tuple[Fullness, ...] = (
 )
 
 
-@cache
 def fullest(
     schedule: ScheduleName, *, pp_rank: int, pp: int, stages_a_rank: int, microbatches: int
 ) -> tuple[Fullness, ...]:
     """The moments of an accumulation step at which a rank can be fullest: none is covered by another."""
+    return _fullest(schedule, pp_rank, pp, stages_a_rank, enough_of(schedule, microbatches, pp=pp))
+
+
+@cache
+def _fullest(schedule: ScheduleName, pp_rank: int, pp: int, stages_a_rank: int, count: int) -> tuple[Fullness, ...]:
     if schedule in _ALL_AT_ONCE:
-        return tuple(_all_at_once(stages_a_rank, microbatches))
-    count = _enough(schedule, microbatches, pp=pp)
+        return tuple(_all_at_once(stages_a_rank, count))
     order = rank_order(schedule, pp_rank=pp_rank, pp=pp, stages_a_rank=stages_a_rank, microbatches=count)
     states = dict.fromkeys(_along(order, stages_a_rank, count))
     found: dict[tuple[str, int], list[Fullness]] = {}
@@ -72,7 +75,7 @@ def in_flight(schedule: ScheduleName, *, pp_rank: int, pp: int, stages_a_rank: i
     """Microbatches held by each stage of a rank, in the order of its stages, when it first holds most in all."""
     if schedule in _ALL_AT_ONCE:
         return [microbatches] * stages_a_rank
-    count = _enough(schedule, microbatches, pp=pp)
+    count = enough_of(schedule, microbatches, pp=pp)
     order = rank_order(schedule, pp_rank=pp_rank, pp=pp, stages_a_rank=stages_a_rank, microbatches=count)
     return list(max((state.held for state in _along(order, stages_a_rank, count)), key=sum))
 
@@ -82,8 +85,10 @@ _ALL_AT_ONCE: frozenset[ScheduleName] = frozenset({"GPipe", "LoopedBFS"})
 _ROUNDS = 4
 
 
-def _enough(schedule: ScheduleName, microbatches: int, *, pp: int) -> int:
+def enough_of(schedule: ScheduleName, microbatches: int, *, pp: int) -> int:
     """So many microbatches that a rank with more is never fuller; rounds keep their size."""
+    if schedule in _ALL_AT_ONCE:
+        return microbatches
     if schedule in ("Interleaved1F1B", "InterleavedZeroBubble"):
         rounds = max(1, microbatches // pp)
         return microbatches // rounds * min(rounds, _ROUNDS)

@@ -61,7 +61,8 @@ class Moments:
         )
         self.sizes = [self._size(stage) for stage in range(len(load.stages))]
         # A pipeline keeps the output of a stage until its gradient is back.
-        beside = load.places_bytes + (self.work.stream_bytes if load.pipelined else 0)
+        self._stream_bytes = self.work.stream_bytes
+        beside = load.places_bytes + (self._stream_bytes if load.pipelined else 0)
         self.kept = [beside + self._kept(layers) for layers in load.stages]
         self.whole = list(self.kept)
         if self.head is not None:
@@ -110,11 +111,13 @@ class Moments:
 
     def _at(self, state: Fullness, base: int) -> _At:
         late = summed = 0
-        if self.sharding.sums_late:
+        if self.last and self.sharding.sums_late:
             others = [(size, *flags) for size, *flags in zip(self.sizes, state.graded, state.summed, strict=True)]
             del others[state.stage]
             late = sum(size for size, graded, _ in others if graded)
             summed = self._summed(sum(size for size, _, through in others if through))
+        elif self.sharding.sums_late:
+            summed = self._summed(0)
         return _At(state.stage, base, late, state.graded[state.stage], summed)
 
     def _block(self, layer: int) -> tuple[int, BlockPeaks]:
@@ -195,11 +198,15 @@ class Moments:
 
     def _blocks(self, at: _At) -> Iterator[Moment]:
         """Backward of the last block, of the one before it, and of the first."""
-        sharding = self.sharding
+        sharding, root = self.sharding, self.root
         layers, block = self.load.stages[at.stage], self.groups.block
         rest = at.base - self.whole[at.stage] + self.kept[at.stage] - self._kept(layers)
-        head = self.groups.head if at.stage == self.last and not self.root else 0
-        for done in sorted({0, min(1, len(layers) - 1), len(layers) - 1}):
+        head = self.groups.head if at.stage == self.last and not root else 0
+        ends, staying = self.groups.head - root, sharding.staying(1)
+        scattered = sharding.scattered_bytes(block)
+        back = sharding.gradient_bytes(block + root) + scattered + sharding.again_bytes(block)
+        before_back = sharding.gradient_bytes(root)
+        for done in self._backwards(len(layers)):
             before = layers[: len(layers) - done - 1]
             _, peaks = self._block(layers[len(before)])
             ahead = self._ahead() if before else 0
@@ -209,26 +216,29 @@ class Moments:
                 "backward of a block",
                 at,
                 activations=kept + peaks.backward_bytes,
-                blocks=1 + sharding.staying(done),
-                ends=sharding.staying(head),
-                whole=sharding.scattered_bytes(block if done else head) + sharding.gradient_bytes(self.root),
+                blocks=1 + staying * done,
+                ends=staying * head,
+                whole=(scattered if done else sharding.scattered_bytes(head)) + before_back,
                 progress=progress,
                 gathering=ahead,
-                freed=self._freed(blocks=done, ends=self.groups.head - self.root),
+                freed=self._freed(blocks=done, ends=ends),
             )
             yield self._moment(
                 "backward of a block",
                 at,
-                activations=kept + self.work.stream_bytes,
-                blocks=sharding.staying(done + 1),
-                ends=sharding.staying(head),
-                whole=sharding.gradient_bytes(block + self.root)
-                + sharding.scattered_bytes(block)
-                + sharding.again_bytes(block),
+                activations=kept + self._stream_bytes,
+                blocks=staying * (done + 1),
+                ends=staying * head,
+                whole=back,
                 progress=progress,
                 gathering=ahead,
-                freed=self._freed(blocks=done + 1, ends=self.groups.head - self.root),
+                freed=self._freed(blocks=done + 1, ends=ends),
             )
+
+    @staticmethod
+    def _backwards(layers: int) -> tuple[int, ...]:
+        """Blocks that are done: none, one, or all but the last."""
+        return (0, 1, layers - 1) if layers > 2 else (0, 1)[:layers]
 
     def _embedding(self, at: _At) -> Iterator[Moment]:
         """The table's gradient: as it is made, as it is copied to be summed, and beside its sum.

@@ -17,6 +17,7 @@ _FAMILIES = ("H", "P", "Q", "T")
 _LAWS = tuple(
     rule for rule in RULES if rule.id.startswith(_FAMILIES) and rule.severity == "error" and rule.needs != "plan"
 )
+_NEEDS = frozenset(rule.needs for rule in _LAWS)
 
 
 def refusal(config: Config, cluster: Cluster) -> str | None:
@@ -37,4 +38,5 @@ def refused(config: Config, cluster: Cluster) -> Finding | None:
 
 
 def _first_broken(facts: Facts) -> Rule | None:
-    return next((rule for rule in _LAWS if facts.has(rule.needs) and rule.broken(facts)), None)
+    sound = {need: facts.has(need) for need in _NEEDS}
+    return next((rule for rule in _LAWS if sound[rule.needs] and rule.broken(facts)), None)

@@ -130,7 +130,7 @@ def _section(f: Facts, scheme: Scheme) -> Float8 | Mx:
     return dense.float8 if scheme == "float8" else dense.mx
 
 
-def _candidates(f: Facts, scheme: Scheme) -> list[Linear]:
+def _candidates(f: Facts, scheme: Scheme) -> tuple[Linear, ...]:
     """The linear layers that the filters leave."""
     return f.linears(_section(f, scheme))
 

@@ -6,17 +6,19 @@ fullest are counted. Gives the numbers of plan(), which the tests hold it to. Do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from math import inf
 from typing import Any
 
-from engine.config import Config, Section
+from engine.config import Config, ScheduleName, Section
 from engine.hardware import Cluster
 from engine.keys import with_legal_values
 from engine.planner.batch import Batch, batches_of
 from engine.planner.held import Held, Rank, ranks_of
+from engine.planner.in_flight import enough_of, fullest
 from engine.planner.recompute import Recompute, recompute_choices
 from engine.planner.schedule import V_SHAPED, takes_microbatches
 from engine.planner.search.layouts import Layout
@@ -51,8 +53,8 @@ class Way:
     layout: Layout
     options: Options
     held: Held
-    fullest: Held
     recompute: Recompute
+    fullest: dict[int, tuple[Rank, ...]]
 
     @property
     def config(self) -> Config:
@@ -73,8 +75,19 @@ class Way:
         return [Batch(local=given, microbatch=given // count)]
 
     def needed_bytes(self, batch: Batch, *, enough: float = inf) -> int:
-        """What the fullest rank takes; of the first rank that takes more than `enough`, where one does."""
-        return self.fullest.needed_bytes(batch, self.recompute, enough=enough)
+        """What the fullest rank takes; more than `enough`, but not all of it, where that is more."""
+        count = self._in_flight(batch)
+        if count not in self.fullest:
+            self.fullest[count] = tuple(_fullest(self.held.ranks, self.layout, count))
+        return self.held.needed_bytes(batch, self.recompute, enough=enough, ranks=self.fullest[count])
+
+    def load(self, batch: Batch) -> tuple[int, ...]:
+        """What its memory depends on of a batch: from some number on microbatches more leave it as it is."""
+        return batch.microbatch, self._in_flight(batch), self.held.sharding(batch).accumulates
+
+    def _in_flight(self, batch: Batch) -> int:
+        pp = self.layout.mesh.pp
+        return enough_of(self.layout.schedule, batch.microbatches, pp=pp) if pp > 1 else 1
 
     def point(self, batch: Batch, needed_bytes: int, *, cluster: Cluster | None) -> Point:
         """It with a batch, and its time on a cluster, where somebody wants to know it."""
@@ -95,6 +108,7 @@ class Ways:
     def __init__(self, config: Config, cluster: Cluster, shape: ModelShape) -> None:
         self._config, self._cluster, self._shape = config, cluster, shape
         self._ranks: dict[tuple[Any, ...], tuple[Rank, ...]] = {}
+        self._fullest: dict[tuple[Any, ...], dict[int, tuple[Rank, ...]]] = {}
         self._sections: dict[tuple[Any, ...], Section] = {}
 
     def of(self, layout: Layout, options: Options, microbatch: int | None = None) -> Way:
@@ -103,9 +117,17 @@ class Ways:
         config = self._config_of(values if microbatch is None else values | {MICROBATCH: microbatch})
         ranks = self._ranks_of(layout, config)
         held = Held(config=config, shape=self._shape, mesh=layout.mesh, ranks=ranks, gpu=self._cluster.gpu.name)
-        fullest = replace(held, ranks=_fullest(ranks))
         recompute = recompute_choices(config.activation_checkpoint)[0]
-        return Way(layout=layout, options=options, held=held, fullest=fullest, recompute=recompute)
+        key = (
+            layout.mesh.tp,
+            layout.mesh.fsdp,
+            layout.mesh.pp,
+            layout.schedule,
+            layout.layers_per_stage,
+            recompute.every,
+        )
+        known = self._fullest.setdefault((*key, layout.stages_a_rank), {})
+        return Way(layout=layout, options=options, held=held, recompute=recompute, fullest=known)
 
     def _config_of(self, values: dict[str, Any]) -> Config:
         """The config with legal values; its sections are kept, for ways have most of them in common."""
@@ -135,14 +157,32 @@ class Ways:
         return self._ranks[key]
 
 
-def _fullest(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
-    """Of ranks with the same weights the first and the last: what they have in flight rises or falls between them."""
+def _fullest(ranks: Sequence[Rank], layout: Layout, count: int) -> Iterator[Rank]:
+    """Ranks that can be fullest; `count` are the microbatches that are enough to tell.
 
-    def weights(rank: Rank) -> tuple[int, ...]:
-        return rank.parameters, *(len(layers) for _, layers in rank.parts)
-
-    kept: list[Rank] = []
-    for _, alike in groupby(ranks, key=weights):
+    Of neighbours with the same weights the first and the last: what they have in flight rises or falls between them.
+    And of those none that never holds more than another with the same weights does.
+    """
+    pp, kept = layout.mesh.pp, dict[tuple[int, ...], list[int]]()
+    for weights, alike in groupby(ranks, key=_weights):
         first, *rest = alike
-        kept += [first, *rest[-1:]]
-    return tuple(kept)
+        others = kept.setdefault(weights, [])
+        for rank in (first, *rest[-1:]):
+            held = layout.schedule, pp, layout.stages_a_rank, count, rank.pp_rank
+            if not any(_covers(*held, other) for other in others):
+                others.append(rank.pp_rank)
+                yield rank
+
+
+def _weights(rank: Rank) -> tuple[int, ...]:
+    return rank.parameters, *(len(layers) for _, layers in rank.parts)
+
+
+@cache
+def _covers(schedule: ScheduleName, pp: int, stages_a_rank: int, count: int, mine: int, other: int) -> bool:
+    """Whether a pipeline rank never holds more than another does at some moment of the same kind."""
+    states, most = (
+        fullest(schedule, pp_rank=pp_rank, pp=pp, stages_a_rank=stages_a_rank, microbatches=count)
+        for pp_rank in (mine, other)
+    )
+    return all(any(each.covers(state) for each in most) for state in states)

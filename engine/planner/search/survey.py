@@ -219,12 +219,13 @@ class Survey:
         batches = way.batches()
         if not batches:
             return []
-        needed: dict[Batch, int] = {}
+        needed: dict[tuple[int, ...], int] = {}
 
         def fill(batch: Batch) -> int:
-            if batch not in needed:
-                needed[batch] = way.needed_bytes(batch, enough=self._most_bytes)
-            return needed[batch]
+            load = way.load(batch)
+            if load not in needed:
+                needed[load] = way.needed_bytes(batch, enough=self._most_bytes)
+            return needed[load]
 
         if fill(batches[0]) > self._most_bytes:
             self._note_too_large(way, batches[0], fill(batches[0]))
