@@ -175,8 +175,10 @@ def _head(question: Question, candidate: Candidate) -> list[str]:
     gpus = report.devices(cluster.gpu.name, cluster.world_size)
     asked = f"{config.model.name} {config.model.flavor} on {gpus}, sequences of {config.training.seq_len:,} tokens"
     lines = [f"{asked}, for {question.goal}", "", f"what {_titan()} planned and predicts for it"]
-    for name, words in (*plan_text.rows(candidate.plan), ("why", candidate.reason)):
-        lines += report.hanging(f"  {name:<14}", words, _WIDTH - 2)
+    rows = [*plan_text.rows(candidate.plan), ("why", candidate.reason)]
+    room = plan_text.label_width(rows)
+    for name, words in rows:
+        lines += report.hanging(f"  {name:<{room}}", words, _WIDTH - 2)
     return lines
 
 

@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, TextIO
 from engine.planner.stack import STACKS
 from titancli import figures
 from titancli.charts import Pen, memory_chart, seconds, time_chart
-from titancli.report import BOLD, GREEN, RED, YELLOW, devices, hanging, paint, takes_colour, width_of, wrapped
+from titancli.report import (
+    BOLD,
+    GREEN,
+    RED,
+    YELLOW,
+    devices,
+    hanging,
+    paint,
+    speed_unit,
+    takes_colour,
+    width_of,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     from engine.planner.plan import Plan, Stage
@@ -70,7 +82,13 @@ def rows(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _table(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
-    return [line for name, value in rows for line in hanging(f"  {name:<14}", value, width)]
+    room = label_width(rows)
+    return [line for name, value in rows for line in hanging(f"  {name:<{room}}", value, width)]
+
+
+def label_width(rows: Sequence[tuple[str, str]]) -> int:
+    """Columns for the names of rows, with the space behind them."""
+    return max(14, *(len(name) + 1 for name, _ in rows))
 
 
 def _facts(plan: Plan) -> list[tuple[str, str]]:
@@ -121,7 +139,7 @@ def _speed(plan: Plan) -> list[tuple[str, str]]:
         return [("step time", figures.not_known(why_no_speed(plan)))]
     found = [
         ("step time", seconds(time.step_s) if time.step_s < 10 else figures.duration(time.step_s)),
-        ("tokens/s/GPU", figures.rate(plan.tokens_per_s_per_gpu)),
+        (speed_unit(plan.gpu), figures.rate(plan.tokens_per_s_per_gpu)),
         ("MFU", figures.not_known(_NO_PEAK) if plan.mfu_pct is None else figures.percent(plan.mfu_pct) + _MFU),
     ]
     sent = _communication(plan)

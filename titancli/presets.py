@@ -142,10 +142,10 @@ def _say(name: str, config: Config, resolved: Plan) -> None:
 
 def _predicted(resolved: Plan) -> str:
     memory = resolved.memory
-    rate = figures.rate(resolved.tokens_per_s_per_gpu, why_no_speed(resolved))
+    rate = f"{report.speed_unit(resolved.gpu)} {figures.rate(resolved.tokens_per_s_per_gpu, why_no_speed(resolved))}"
     mfu = f" (MFU {figures.percent(resolved.mfu_pct)})" if resolved.mfu_pct is not None else ""
     held = f", {figures.memory(memory.reserved_bytes)} held by the allocator" if memory.reserved_bytes else ""
-    return f"tokens/s/GPU {rate}{mfu}; memory {figures.memory(memory.peak_bytes)} at its fullest{held}"
+    return f"{rate}{mfu}; memory {figures.memory(memory.peak_bytes)} at its fullest{held}"
 
 
 def _published(config: Config, run: Published | None) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from engine.hardware import GIB
 from engine.planner.search import Candidate, Found, Question
 from titancli import figures, report
 
-_HEAD = "  #  tokens/s/GPU     GiB  bubble  expsd  layout"
+_COLUMNS = "     GiB  bubble  expsd  layout"
 _LEGEND = "GiB: of the fullest rank; bubble, expsd: shares of a step that wait for other pipeline ranks, for messages"
 
 
@@ -28,7 +28,7 @@ def say_ranked(question: Question, found: Found, taken: Mapping[str, str] = Mapp
         tint="good",
     )
     report.say(f"{found.searched:,} layouts judged in {found.seconds:.1f} s\n", tint="faint")
-    report.say(_HEAD)
+    report.say(_head(cluster.gpu.name))
     for place, candidate in enumerate(found.candidates, 1):
         _say_row(str(place), candidate, width)
     _say_wrapped(_LEGEND, width, indent=2, tint="faint")
@@ -43,7 +43,7 @@ def _left_out(taken: Mapping[str, str]) -> str:
 def say_pareto(found: Found) -> None:
     """The layouts that none beats in both speed and memory, where there is more than one."""
     if len(found.pareto) > 1:
-        report.say(f"\nspeed against memory: no layout is better in both\n{_HEAD}")
+        report.say(f"\nspeed against memory: no layout is better in both\n{_head(found.pareto[0].plan.gpu)}")
         for candidate in found.pareto:
             _say_row("", candidate, report.width_of(sys.stdout), with_reason=False)
 
@@ -55,6 +55,10 @@ def say_lost(found: Found) -> None:
         _say_wrapped(f"  {other.name}: {other.reason}", report.width_of(sys.stdout), indent=6)
 
 
+def _head(gpu: str) -> str:
+    return f"  #  {report.speed_unit(gpu)}{_COLUMNS}"
+
+
 def _say_row(place: str, candidate: Candidate, width: int, *, with_reason: bool = True) -> None:
     plan = candidate.plan
     time = plan.time
@@ -63,7 +67,7 @@ def _say_row(place: str, candidate: Candidate, width: int, *, with_reason: bool 
         for part in (time.bubble_s, time.exposed_comm_s)
     ]
     rate, memory = figures.rate(plan.tokens_per_s_per_gpu), _gib(plan.memory.needed_bytes)
-    start = f"{place:>3}  {rate:>12}  {memory:>6}  {shares[0]:>6}  {shares[1]:>6}  "
+    start = f"{place:>3}  {rate:>{len(report.speed_unit(plan.gpu))}}  {memory:>6}  {shares[0]:>6}  {shares[1]:>6}  "
     first, *more = report.wrapped_layout(plan, max(16, width - len(start)))
     report.say(start + first)
     for line in more:

@@ -12,7 +12,7 @@ from engine.calibration import Calibration, write
 from engine.planner.stack import MEGATRON, TORCHTITAN
 from engine.rules import Report, check
 from engine.sources import Flag, load
-from titancli.plan_text import say_plan
+from titancli.plan_text import label_width, say_plan
 
 
 def checked(preset: str, **flags: str) -> Report:
@@ -145,3 +145,8 @@ def test_the_verdict_is_one_paragraph(monkeypatch: pytest.MonkeyPatch) -> None:
     first = lines[: next(place for place, line in enumerate(lines) if line.startswith("  nearest"))]
     assert first[0].startswith("  does not fit: every rank uses ")
     assert all(50 <= len(line) <= 60 for line in first[:-1])
+
+
+def test_names_of_rows_are_never_run_into_their_words() -> None:
+    assert label_width([("mesh", "")]) == 14
+    assert label_width([("mesh", ""), ("tokens/s/process", "")]) == 17

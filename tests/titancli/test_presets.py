@@ -49,7 +49,7 @@ def test_json_has_what_was_published_and_who_says_so(titan: Callable[..., Any]) 
 def test_list_is_for_people_and_ends_with_what_to_type(titan: Callable[..., Any]) -> None:
     text = titan("presets").out
     assert text.startswith("quickstart\n")
-    assert "tokens/s/GPU n/a" in text
+    assert "tokens/s/process n/a" in text
     assert " ".join(text.split()).count("verified n/a") == 5
     assert "titan launch --preset NAME" in text.splitlines()[-1]
 

@@ -109,7 +109,7 @@ def _step(plan: Plan) -> str:
     if plan.time.step_s is None:
         return "time of one step"
     rate = figures.rate(plan.tokens_per_s_per_gpu)
-    return f"time of one step: {seconds(plan.time.step_s)}, {rate} tokens/s/GPU"
+    return f"time of one step: {seconds(plan.time.step_s)}, {rate} {report.speed_unit(plan.gpu)}"
 
 
 def _time(plan: Plan, width: int) -> Iterator[str]:

@@ -63,7 +63,7 @@ class Plans:
         plan = self.candidate(word).plan
         rate, memory = figures.rate(plan.tokens_per_s_per_gpu), figures.memory(plan.memory.needed_bytes)
         place = f"{word:<{max(map(len, self.words))}}"
-        return f"{place} {rate:>7} tokens/s/GPU {memory:>9}  {report.layout(plan)}"
+        return f"{place} {rate:>7} {report.speed_unit(plan.gpu)} {memory:>9}  {report.layout(plan)}"
 
     def note(self, word: str) -> str:
         """What makes a plan, how full it is, and why it stands where it does."""

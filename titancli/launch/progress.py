@@ -113,7 +113,7 @@ class Lines:
                 f"step {state.step:>{len(str(self._steps))}}/{self._steps}",
                 f"loss {figures.loss(state.loss)}",
                 f"grad norm {figures.loss(state.grad_norm)}",
-                f"{figures.rate(state.tokens_per_s_per_gpu)} tokens/s/GPU",
+                f"{figures.rate(state.tokens_per_s_per_gpu)} {report.speed_unit(state.gpu)}",
                 f"memory {figures.memory(used_bytes(state))}",
                 f"left {figures.duration(eta_s(state, self._steps))}",
             )
@@ -173,7 +173,7 @@ class Bar:
         return "  ".join(
             (
                 f"  loss {figures.loss(state.loss)}",
-                f"{figures.rate(state.tokens_per_s_per_gpu)} tokens/s/GPU",
+                f"{figures.rate(state.tokens_per_s_per_gpu)} {report.speed_unit(state.gpu)}",
                 figures.memory(used_bytes(state)),
                 f"left {figures.duration(eta_s(state, self._steps))}",
             )

@@ -15,7 +15,7 @@ from pathlib import Path
 from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED
 from engine.planner.plan import Plan
 from engine.shrink import is_out_of_memory
-from titancli import figures
+from titancli import figures, report
 from titancli.launch.supervise import Ending
 from titancli.monitor.run_state import Failure, RunState, follows
 from titancli.rank_logs import rank_logs
@@ -43,7 +43,7 @@ def summary(ending: Ending, plan: Plan, run: Path, *, steps: int) -> str:
     rows = (
         *((("ended early", reason),) if early else ()),
         ("loss", f"{figures.loss(state.first_loss)} -> {figures.loss(state.loss)}"),
-        ("speed", _speed(state, each)),
+        ("speed", _speed(state, plan.gpu)),
         ("peak memory", _memory(state, plan, each)),
         ("run folder", str(run)),
         ("next", f"titan monitor {named(run)}; titan logs {named(run)}"),
@@ -51,12 +51,12 @@ def summary(ending: Ending, plan: Plan, run: Path, *, steps: int) -> str:
     return "\n".join((head, *(f"  {label:<12} {text}" for label, text in rows)))
 
 
-def _speed(state: RunState, each: str) -> str:
-    """`1,000 tokens/s a GPU`, or that it is not known: then without a unit."""
+def _speed(state: RunState, gpu: str) -> str:
+    """`1,000 tokens/s/GPU`, or that it is not known: then without a unit."""
     speed = median_speed(state)
     if speed is None:
         return figures.rate(None, "no step after the first was logged")
-    return f"{figures.rate(speed)} tokens/s a {each} (median without step 1)"
+    return f"{figures.rate(speed)} {report.speed_unit(gpu)} (median without step 1)"
 
 
 def median_speed(state: RunState) -> float | None:

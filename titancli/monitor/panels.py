@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from titancli import figures
 from titancli.monitor.frame import Frame
-from titancli.report import printable
+from titancli.report import printable, speed_unit
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _BARS = "▁▂▃▄▅▆▇█"
 _TINTS = {"finished": "green", "running": "cyan", "starting": "cyan", "interrupted": "yellow"}
 _MOST_ROWS = 16
+# What the system counts of a process, and no plan does.
+_WHOLE = "memory: of the whole process, Python and torch with it; planned: of the training in it"
 
 
 def panels(frame: Frame) -> Group:
@@ -47,7 +49,7 @@ def line(frame: Frame) -> str:
             f"step {progress(frame)}",
             f"loss {figures.loss(seen.loss)}",
             f"grad norm {figures.loss(seen.grad_norm)}",
-            f"{figures.rate(seen.tokens_per_s_per_gpu)} tokens/s/GPU",
+            f"{figures.rate(seen.tokens_per_s_per_gpu)} {speed_unit(seen.gpu)}",
             f"memory {figures.memory(most_used_bytes(frame))}",
             f"left {figures.duration(frame.eta_s)}",
         )
@@ -77,13 +79,13 @@ def curve(values: tuple[float, ...], width: int = 40) -> str:
 
 def _run_table(frame: Frame) -> Table:
     seen = frame.seen
-    no_mfu = "a CPU has no peak rate here" if seen.plan and seen.plan.get("gpu") == "cpu" else ""
+    no_mfu = "a CPU has no peak rate here" if seen.gpu == "cpu" else ""
     table = _grid()
     for label, value in (
         ("step", progress(frame)),
         ("loss", f"{figures.loss(seen.loss)}  {curve(seen.losses)}".rstrip()),
         ("grad norm", figures.loss(seen.grad_norm)),
-        ("tokens/s/GPU", figures.rate(seen.tokens_per_s_per_gpu)),
+        (speed_unit(seen.gpu), figures.rate(seen.tokens_per_s_per_gpu)),
         ("MFU", figures.percent(seen.mfu_pct, no_mfu)),
         ("time left", figures.duration(frame.eta_s)),
     ):
@@ -106,12 +108,12 @@ def _rank_table(frame: Frame) -> Table:
     table = Table(box=None, pad_edge=False, expand=False)
     for name in ("rank", "device", "memory", "of", "planned", "SM", "link", "idle"):
         table.add_column(name, justify="left" if name == "device" else "right", overflow="fold")
-    rows = frame.ranks
+    rows, notes = frame.ranks, [_WHOLE] if frame.seen.gpu == "cpu" else []
     if len(rows) > _MOST_ROWS:
         fullest = sorted(rows, key=lambda row: -(row["used_bytes"] or 0))[:_MOST_ROWS]
         rows = tuple(sorted(fullest, key=lambda row: int(row["rank"])))
-        table.caption = f"the {_MOST_ROWS} fullest of {len(frame.ranks):,} ranks; --json has all"
-        table.caption_justify = "left"
+        notes.append(f"the {_MOST_ROWS} fullest of {len(frame.ranks):,} ranks; --json has all")
+    table.caption, table.caption_justify = "\n".join(notes) or None, "left"
     for row in rows:
         table.add_row(*_cells(row))
     return table

@@ -97,6 +97,12 @@ class RunState:
     ranks: Mapping[int, Rank] = field(default_factory=dict)
 
     @property
+    def gpu(self) -> str | None:
+        """The GPU that the plan is for, `cpu` for processors; None until a rank has told the plan."""
+        kind = (self.plan or {}).get("gpu")
+        return kind if isinstance(kind, str) else None
+
+    @property
     def first_failure(self) -> Failure | None:
         """The failure that came first; a rank that only lost its peers is passed over where another is at fault."""
         failures = self.failures

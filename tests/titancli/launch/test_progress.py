@@ -49,6 +49,11 @@ def test_lines_tell_phases_steps_and_warnings_once_each(capsys: pytest.CaptureFi
     ]
 
 
+def test_processors_count_tokens_by_process(capsys: pytest.CaptureFixture[str]) -> None:
+    Lines(10).show(fold(RunState(), [event("run_started", plan={"gpu": "cpu"}), step(3)]))
+    assert "  4,100 tokens/s/process  " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("events", "words"),
     [

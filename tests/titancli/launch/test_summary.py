@@ -30,7 +30,7 @@ def test_finished_run_is_summed_up() -> None:
     assert summary(ending, PLAN, Path("runs/x"), steps=4) == (
         "done: 4 of 4 steps in 1 min 12 s\n"
         "  loss         5.6000 -> 2.5000\n"
-        "  speed        1,000 tokens/s a process (median without step 1)\n"
+        "  speed        1,000 tokens/s/process (median without step 1)\n"
         "  peak memory  512 MiB a process; weights, gradients and optimizer by plan: 15.8 MiB\n"
         "  run folder   runs/x\n"
         "  next         titan monitor x; titan logs x"

@@ -90,7 +90,7 @@ def test_finished_run_ends_with_a_summary(finished_run: tuple[Path, Any]) -> Non
     head, loss, speed, memory, folder, following = lines[-6:]
     assert head.startswith("done: 6 of 6 steps in ")
     assert loss.startswith("  loss         5.6")
-    assert speed.endswith(" tokens/s a process (median without step 1)")
+    assert speed.endswith(" tokens/s/process (median without step 1)")
     assert "weights, gradients and optimizer by plan: 15.8 MiB" in memory
     assert folder == "  run folder   runs/done"
     assert following == "  next         titan monitor done; titan logs done"
@@ -234,7 +234,7 @@ def test_bar_moves_in_a_terminal_of_60_columns_and_ctrl_c_ends_it(
     )
     terminal.expect("starting processes")
     terminal.expect(r"training .*/100000")
-    terminal.expect(r"loss \d+\.\d{4}  [\d,]+ tokens/s/GPU  \d+ MiB  left ")
+    terminal.expect(r"loss \d+\.\d{4}  [\d,]+ tokens/s/process  \d+ MiB  left ")
     terminal.sendintr()
     terminal.expect("stopping; Ctrl-C again kills at once")
     terminal.expect("interrupted: ")

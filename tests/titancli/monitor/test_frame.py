@@ -112,6 +112,16 @@ def test_c45_panels_say_n_a_where_a_meter_is_missing() -> None:
     assert " 0 B" not in text
 
 
+def test_processors_count_tokens_by_process_and_say_what_memory_holds() -> None:
+    begun = {"kind": "run_started", "plan": {"gpu": "cpu"}}
+    shown = look(begun, step(2, tokens_per_s_per_gpu=1234.5))
+    assert "1,234 tokens/s/process" in line(shown)
+    assert "tokens/s/process" in drawn(shown)
+    words = " ".join(drawn(shown).replace("│", " ").split())
+    assert "memory: of the whole process, Python and torch with it; planned: of the training in it" in words
+    assert "whole process" not in drawn(look(step(2)))
+
+
 def test_512_ranks_are_shown_by_the_fullest_16() -> None:
     events = [{"kind": "memory", "rank": rank, "reserved_bytes": rank} for rank in range(512)]
     text = drawn(look(*events))
