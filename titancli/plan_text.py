@@ -61,9 +61,12 @@ def say_plan(checked: Report, stream: TextIO | None = None) -> None:
         first = first.replace(verdict, paint(verdict, _VERDICT_COLOURS[verdict], colour), 1)
         lines += ["", title("fit"), first, *more, *_changes(checked.fit, plan, width)]
     if checked.settings:
+        # What a finding says stands there.
+        told = {f"{finding.rule}: {finding.message}": finding.rule for finding in checked.findings}
         lines += ["", title("settings")]
         for setting in checked.settings:
-            text = f"{setting.key}: {setting.reason}" if setting.reason else setting.key
+            reason = told.get(setting.reason, setting.reason)
+            text = f"{setting.key}: {reason}" if reason else setting.key
             state = paint(f"{setting.state:<9}", _STATE_COLOURS[setting.state], colour)
             first, *more = hanging(" " * 12, text, width)
             lines += [f"  {state} {first[12:]}", *more]

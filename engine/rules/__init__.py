@@ -14,6 +14,7 @@ from engine.errors import EXIT_CONFIG, Finding, exit_code
 from engine.facts import Facts
 from engine.features import Setting, settings
 from engine.hardware import Cluster
+from engine.keys import with_values
 from engine.planner.plan import Plan
 from engine.planner.stack import TITAN, Stack
 from engine.rules.cluster import CLUSTER_RULES
@@ -101,10 +102,13 @@ def check(loaded: Loaded, *, cluster: Cluster | None = None, stack: Stack = TITA
     """
     facts = Facts(loaded.config, cluster, stack=stack)
     rules = [rule for rule in RULES if stack.name in rule.stacks]
-    findings = list(loaded.findings)
+    findings, told = list(loaded.findings), list[Rule]()
     for rule in rules:
-        if rule.needs != "plan":
-            findings += _judge(rule, loaded, facts)
+        if rule.needs == "plan" or _only_follows(rule, facts, told):
+            continue
+        if found := _judge(rule, loaded, facts):
+            findings += found
+            told.append(rule)
     sound = not loaded.broken and not any(
         finding.severity == "error" and not finding.is_hardware for finding in findings
     )
@@ -141,6 +145,17 @@ def _judge(rule: Rule, loaded: Loaded, facts: Facts) -> list[Finding]:
             source=source,
         )
     ]
+
+
+def _only_follows(rule: Rule, facts: Facts, told: Iterable[Rule]) -> bool:
+    """Whether the edit of a law that was told of already heals this one."""
+    for cause in told:
+        edit = cause.edit(facts) if cause.id in rule.follows else None
+        if edit:
+            mended = Facts(with_values(facts.config, edit), facts.given_cluster, stack=facts.stack)
+            if mended.has(rule.needs) and not rule.broken(mended):
+                return True
+    return False
 
 
 def _is_written(loaded: Loaded, key: str) -> bool:

@@ -114,6 +114,7 @@ DEGREE_RULES: tuple[Rule, ...] = (
         id="P103",
         key=SHARD,
         also=(TP, CP, PP, REPLICATE),
+        follows=("P101",),
         needs="cluster",
         broken=lambda f: (
             f.degrees_are_sound

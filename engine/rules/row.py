@@ -35,17 +35,18 @@ class Rule:
 
     The finding stands at `key`, or where nobody wrote that, at the first of `also` that somebody
     wrote (its `fix` then names the key it means). `broken` is asked only where `needs` holds.
-    `message` and `fix` are format strings over `words`, then over facts, then over the sections of
-    the config. `edit` gives the dotted keys whose new values heal it, or None where there is no
-    single edit. `rejects` are other settings that cannot be in force while the law is broken. `why` is the reason,
-    for `titan explain-config`. `stacks` are the engines that the law
-    holds in: a plan for another one is not judged by it.
+    `message` and `fix` are format strings over `words`, then over facts, then over the sections of the config. `edit`
+    gives the dotted keys whose new values heal it, or None where there is no single edit. `follows` names laws that,
+    broken, may be all that breaks this one: where the edit of one of them heals this law too, nothing is said of it.
+    `rejects` are other settings that cannot be in force while the law is broken. `why` is the reason, for `titan
+    explain-config`. `stacks` are the engines that the law holds in: a plan for another one is not judged by it.
     """
 
     id: str
     key: str
     also: tuple[str, ...] = ()
     rejects: tuple[str, ...] = ()
+    follows: tuple[str, ...] = ()
     needs: Need = "config"
     stacks: tuple[StackName, ...] = EVERY_STACK
     severity: Severity = "error"

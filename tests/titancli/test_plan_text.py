@@ -150,3 +150,11 @@ def test_the_verdict_is_one_paragraph(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_of_rows_are_never_run_into_their_words() -> None:
     assert label_width([("mesh", "")]) == 14
     assert label_width([("mesh", ""), ("tokens/s/process", "")]) == 17
+
+
+def test_of_a_setting_that_a_finding_is_about_only_its_id_is_told() -> None:
+    checked = check(load(preset="fsdp-8b", flags=[Flag("training.local_batch_size", "8", "")], environ={}))
+    printed = io.StringIO()
+    say_plan(checked, printed)
+    rejected = [line.split() for line in printed.getvalue().splitlines() if line.startswith("  rejected ")]
+    assert rejected == [["rejected", "parallelism.data_parallel_shard_degree:", "M501"]]

@@ -55,6 +55,14 @@ def test_c01_the_degree_is_judged_beside_heads_that_do_not_fit_the_width(judge: 
     assert {finding.rule: finding.fix for finding in report.findings}["P101"] == "set it to 1, 2 or 4"
 
 
+def test_c01_what_the_way_out_mends_too_is_not_told_beside_it(judge: Judge) -> None:
+    heads = {"model.shape.n_heads": 32, "model.shape.n_kv_heads": 8}
+    # 16 leaves data_parallel_shard_degree no whole value; 8, the largest that is legal, does.
+    assert only(judge(heads | {TP: 16}, world=8)).rule == "P101"
+    # 8 leaves it none either.
+    assert {finding.rule for finding in judge(heads | {TP: 16}, world=12).findings} == {"P101", "P103"}
+
+
 # ── C02 ──
 
 
