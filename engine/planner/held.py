@@ -234,6 +234,10 @@ class Held:
             return megatron_memory(rank.static, **common)
         return torchtitan_memory(rank.static, gpu=self.gpu, microbatches=batch.microbatches, **common)
 
+    def accumulates(self, batch: Batch) -> bool:
+        """Whether an optimizer step has more than one accumulation step."""
+        return self.config.training.global_batch_size > batch.local * self.mesh.data_ranks
+
     def sharding(self, batch: Batch) -> Sharding:
         """How FSDP treats the weights of a rank."""
         training, reshard = self.config.training, self.config.parallelism.fsdp_reshard_after_forward
@@ -247,6 +251,6 @@ class Held:
             summed_width_bytes=BYTES[training.dtype],
             keeps_gathered=reshard == "never" or (reshard == "default" and self.mesh.pp > 1),
             sums_late=self.mesh.pp > 1,
-            accumulates=training.global_batch_size > batch.local * self.mesh.data_ranks,
+            accumulates=self.accumulates(batch),
             replicates=self.mesh.dp_replicate > 1,
         )

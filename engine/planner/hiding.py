@@ -129,13 +129,14 @@ def over_a_step(
         return once_a_step(weights, blocks=blocks)
     again = not sharding.keeps_gathered
     forward = gathers_forward(weights, block, blocks=blocks)
-    if not sharding.sums_late:
-        early, last = (
-            sums_beside_backward(weights, block, blocks=blocks, gathers_again=again, sums_copies=copies)
-            for copies in (False, True)
-        )
-        return (forward + early).times(steps - 1) + forward + last
-    if again:
+
+    def sums(*, copies: bool) -> Exposed:
+        if sharding.sums_late:
+            return sums_at_the_end(weights, blocks=blocks, sums_copies=copies)
+        return sums_beside_backward(weights, block, blocks=blocks, gathers_again=again, sums_copies=copies)
+
+    if sharding.sums_late and again:
         forward = (forward + gathers_backward(weights, block, blocks=blocks)).times(microbatches)
-    early, last = (sums_at_the_end(weights, blocks=blocks, sums_copies=copies) for copies in (False, True))
-    return (forward + early).times(steps - 1) + forward + last
+    if steps == 1:
+        return forward + sums(copies=True)
+    return (forward + sums(copies=False)).times(steps - 1) + forward + sums(copies=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
+from operator import ge
 from typing import Literal, NamedTuple
 
 from engine.config import ScheduleName
@@ -30,15 +31,14 @@ class Fullness(NamedTuple):
     graded: tuple[bool, ...]
     summed: tuple[bool, ...]
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """All that there can be more or less of."""
+        return self.held + self.put_off + self.graded + self.summed
+
     def covers(self, other: Fullness) -> bool:
         """Whether nothing of `other` is more than here, while the same stage does the same."""
-        return (
-            (self.kind, self.stage) == (other.kind, other.stage)
-            and all(map(int.__ge__, self.held, other.held))
-            and all(map(int.__ge__, self.put_off, other.put_off))
-            and all(map(int.__ge__, self.graded, other.graded))
-            and all(map(int.__ge__, self.summed, other.summed))
-        )
+        return (self.kind, self.stage) == (other.kind, other.stage) and all(map(ge, self.counts, other.counts))
 
 
 # A rank without a pipeline: one microbatch, forward and backward.
@@ -61,13 +61,15 @@ def _fullest(schedule: ScheduleName, pp_rank: int, pp: int, stages_a_rank: int, 
         return tuple(_all_at_once(stages_a_rank, count))
     order = rank_order(schedule, pp_rank=pp_rank, pp=pp, stages_a_rank=stages_a_rank, microbatches=count)
     states = dict.fromkeys(_along(order, stages_a_rank, count))
-    found: dict[tuple[str, int], list[Fullness]] = {}
+    found: dict[tuple[str, int], list[tuple[int, ...]]] = {}
+    kept: set[Fullness] = set()
     # What covers another holds more in all: so nothing that is kept is covered by what comes later.
-    for state in sorted(states, key=lambda state: sum(map(sum, state[2:])), reverse=True):
+    for state in sorted(states, key=lambda state: sum(state.counts), reverse=True):
         alike = found.setdefault((state.kind, state.stage), [])
-        if not any(other.covers(state) for other in alike):
-            alike.append(state)
-    kept = {state for alike in found.values() for state in alike}
+        counts = state.counts
+        if not any(all(map(ge, other, counts)) for other in alike):
+            alike.append(counts)
+            kept.add(state)
     return tuple(state for state in states if state in kept)
 
 
@@ -82,7 +84,7 @@ def in_flight(schedule: ScheduleName, *, pp_rank: int, pp: int, stages_a_rank: i
 
 _ALL_AT_ONCE: frozenset[ScheduleName] = frozenset({"GPipe", "LoopedBFS"})
 # Rounds of as many microbatches as there are ranks, after which a schedule only repeats itself.
-_ROUNDS = 4
+_ROUNDS = 3
 
 
 def enough_of(schedule: ScheduleName, microbatches: int, *, pp: int) -> int:

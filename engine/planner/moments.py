@@ -12,11 +12,18 @@ from functools import cache
 from operator import mul
 from typing import NamedTuple
 
-from engine.planner.activations import Work, end_bytes, kept_bytes, logits
+from engine.planner.activations import Logits, Work, end_bytes, kept_bytes, logits
 from engine.planner.block import BlockPeaks, LayerMode, block_peaks
 from engine.planner.in_flight import Fullness
 from engine.planner.load import Load, Moment
 from engine.planner.recompute import Recompute
+
+
+@cache
+def _head_of(work: Work) -> tuple[Logits, int]:
+    """The logits, and what the last part keeps of a microbatch, these included."""
+    head = logits(work)
+    return head, end_bytes(work) + head.kept_bytes
 
 
 @cache
@@ -51,7 +58,8 @@ class Moments:
     def __init__(self, load: Load) -> None:
         self.load = load
         self.work, self.groups, self.sharding = load.work, load.groups, load.sharding
-        self.head = logits(load.work) if load.has_loss else None
+        self.head: Logits | None
+        self.head, end_kept_bytes = _head_of(load.work) if load.has_loss else (None, 0)
         self.last = len(load.stages) - 1
         # A tied weight is in the root's group, which is gathered from the first block's forward to its backward.
         self.root = self.groups.head if load.has_loss and 0 in load.stages[0] and not self.groups.embedding else 0
@@ -65,8 +73,7 @@ class Moments:
         beside = load.places_bytes + (self._stream_bytes if load.pipelined else 0)
         self.kept = [beside + self._kept(layers) for layers in load.stages]
         self.whole = list(self.kept)
-        if self.head is not None:
-            self.whole[-1] += end_bytes(self.work) + self.head.kept_bytes
+        self.whole[-1] += end_kept_bytes
         self.put_off = [
             len(layers) * self._block(layers[0])[1].put_off_bytes if layers else 0 for layers in load.stages
         ]

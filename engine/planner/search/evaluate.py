@@ -83,7 +83,7 @@ class Way:
 
     def load(self, batch: Batch) -> tuple[int, ...]:
         """What its memory depends on of a batch: from some number on microbatches more leave it as it is."""
-        return batch.microbatch, self._in_flight(batch), self.held.sharding(batch).accumulates
+        return batch.microbatch, self._in_flight(batch), self.held.accumulates(batch)
 
     def _in_flight(self, batch: Batch) -> int:
         pp = self.layout.mesh.pp

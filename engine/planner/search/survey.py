@@ -227,20 +227,19 @@ class Survey:
                 needed[load] = way.needed_bytes(batch, enough=self._most_bytes)
             return needed[load]
 
-        if fill(batches[0]) > self._most_bytes:
+        is_pipeline = way.layout.mesh.pp > 1
+        smallest = self._goal.is_simplest and not (every or is_pipeline)
+        fitting = batches[: _count_within(self._most_bytes, batches[:1] if smallest else batches, fill)]
+        if not fitting:
             self._note_too_large(way, batches[0], fill(batches[0]))
-            kept = []
-        elif way.layout.mesh.pp > 1:
+        if is_pipeline:
             # Fewer microbatches only make the bubble of a pipeline longer.
-            kept = batches[: _count_within(self._most_bytes, batches, fill)][-2:]
-        elif every:
-            kept = batches[: _count_within(self._most_bytes, batches, fill)]
-        elif self._goal.is_simplest:
-            kept = batches[:1]
+            kept = fitting[-2:]
+        elif every or smallest:
+            kept = fitting
         else:
-            count = _count_within(self._most_bytes, batches, fill)
-            roomy = _count_within(self._room_bytes, batches[:count], fill)
-            kept = [*batches[max(0, roomy - 1) : roomy], *batches[max(roomy, count - 1) : count]]
+            roomy = _count_within(self._room_bytes, fitting, fill)
+            kept = [*fitting[max(0, roomy - 1) : roomy], *fitting[max(roomy, len(fitting) - 1) :]]
         found = [(batch, fill(batch)) for batch in kept]
         self.searched += len(needed)
         return found
@@ -285,9 +284,9 @@ class Survey:
 
 def _count_within(most_bytes: float, batches: list[Batch], needed: Callable[[Batch], int]) -> int:
     """How many batches, from the smallest on, need no more: a larger one never needs less."""
-    if batches and needed(batches[-1]) <= most_bytes:
+    if not batches or needed(batches[-1]) <= most_bytes:
         return len(batches)
-    return bisect_right(batches, most_bytes, key=needed)
+    return 0 if needed(batches[0]) > most_bytes else bisect_right(batches, most_bytes, key=needed)
 
 
 def _by_memory(options: Options) -> int:
