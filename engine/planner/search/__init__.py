@@ -6,7 +6,9 @@ because they build on plans.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 
@@ -48,7 +50,8 @@ def search(question: Question, *, refusal: Refusal) -> Found:
     written = {key: value_of(question.config, key) for key in SEARCHED} if question.is_written else None
     question = opened(question)
     survey = Survey(question, shape_of(question.config.model), refusal)
-    survey.run()
+    with _uncollected():
+        survey.run()
     offer = Offer(question, refusal)
     points = list(survey.points.values())
     knows_speed = any(point.tokens_per_s_per_gpu for point in points)
@@ -81,6 +84,18 @@ def opened(question: Question) -> Question:
     if free.fixes(LOCAL_BATCH):
         del values[LOCAL_BATCH]
     return replace(question, config=with_values(question.config, values))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector of cycles, which looks through all that is kept again and again: there are none here."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _offered(offer: Offer, points: Iterable[Point], most: int) -> list[tuple[Point, Plan]]:

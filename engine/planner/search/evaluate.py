@@ -48,31 +48,23 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """A layout with options and a microbatch size: all but how many sequences it takes."""
+    """A layout with options and a microbatch size: all but how many sequences it takes.
+
+    `batches` are those that it is tried with, the smallest first; at most one where it is given. `fullest` are the
+    ranks that can be fullest by the microbatches in flight, as far as somebody asked.
+    """
 
     layout: Layout
     options: Options
     held: Held
     recompute: Recompute
+    batches: tuple[Batch, ...]
     fullest: dict[int, tuple[Rank, ...]]
 
     @property
     def config(self) -> Config:
         """The config that says so, its batch still open."""
         return self.held.config
-
-    def batches(self) -> list[Batch]:
-        """The batches that it is tried with, the smallest first; at most one where it is given."""
-        layout, given = self.layout, self.config.training.local_batch_size
-        pp, stages = layout.mesh.pp, layout.mesh.pp * layout.stages_a_rank
-        if given == "auto":
-            return batches_of(self.config, data_ranks=layout.mesh.data_ranks, stage_count=stages)
-        if pp == 1:
-            return [Batch(local=given, microbatch=given)]
-        count, rest = divmod(given, self.config.parallelism.pipeline_parallel_microbatch_size)
-        if rest or not count or not takes_microbatches(layout.schedule, microbatches=count, pp=pp, stages=stages):
-            return []
-        return [Batch(local=given, microbatch=given // count)]
 
     def needed_bytes(self, batch: Batch, *, enough: float = inf) -> int:
         """What the fullest rank takes; more than `enough`, but not all of it, where that is more."""
@@ -109,6 +101,7 @@ class Ways:
         self._config, self._cluster, self._shape = config, cluster, shape
         self._ranks: dict[tuple[Any, ...], tuple[Rank, ...]] = {}
         self._fullest: dict[tuple[Any, ...], dict[int, tuple[Rank, ...]]] = {}
+        self._batches: dict[tuple[Any, ...], tuple[Batch, ...]] = {}
         self._sections: dict[tuple[Any, ...], Section] = {}
 
     def of(self, layout: Layout, options: Options, microbatch: int | None = None) -> Way:
@@ -127,7 +120,14 @@ class Ways:
             recompute.every,
         )
         known = self._fullest.setdefault((*key, layout.stages_a_rank), {})
-        return Way(layout=layout, options=options, held=held, recompute=recompute, fullest=known)
+        return Way(
+            layout=layout,
+            options=options,
+            held=held,
+            recompute=recompute,
+            batches=self._batches_of(layout, options, config),
+            fullest=known,
+        )
 
     def _config_of(self, values: dict[str, Any]) -> Config:
         """The config with legal values; its sections are kept, for ways have most of them in common."""
@@ -142,6 +142,13 @@ class Ways:
             found[name] = self._sections[wanted]
         return self._config.model_copy(update=found)
 
+    def _batches_of(self, layout: Layout, options: Options, config: Config) -> tuple[Batch, ...]:
+        mesh, microbatch = layout.mesh, config.parallelism.pipeline_parallel_microbatch_size
+        key = mesh.pp, mesh.cp, mesh.data_ranks, layout.schedule, layout.stages_a_rank, options.float8, microbatch
+        if key not in self._batches:
+            self._batches[key] = tuple(_batches(layout, config))
+        return self._batches[key]
+
     def _ranks_of(self, layout: Layout, config: Config) -> tuple[Rank, ...]:
         mesh = layout.mesh
         turns = layout.schedule in V_SHAPED
@@ -155,6 +162,19 @@ class Ways:
                 capacity_bytes=self._cluster.gpu.memory_bytes,
             )
         return self._ranks[key]
+
+
+def _batches(layout: Layout, config: Config) -> list[Batch]:
+    """The batches that a layout is tried with."""
+    given, pp, stages = config.training.local_batch_size, layout.mesh.pp, layout.mesh.pp * layout.stages_a_rank
+    if given == "auto":
+        return batches_of(config, data_ranks=layout.mesh.data_ranks, stage_count=stages)
+    if pp == 1:
+        return [Batch(local=given, microbatch=given)]
+    count, rest = divmod(given, config.parallelism.pipeline_parallel_microbatch_size)
+    if rest or not count or not takes_microbatches(layout.schedule, microbatches=count, pp=pp, stages=stages):
+        return []
+    return [Batch(local=given, microbatch=given // count)]
 
 
 def _fullest(ranks: Sequence[Rank], layout: Layout, count: int) -> Iterator[Rank]:

@@ -90,7 +90,7 @@ class Survey:
         """A layout in one way with the batch that takes least; without its time. None where it takes no batch."""
         microbatch = None if layout.mesh.pp == 1 else self._microbatches(layout)[0]
         way = self._ways.of(layout, options, microbatch)
-        batch = next(iter(way.batches()), None)
+        batch = next(iter(way.batches), None)
         return None if batch is None else way.point(batch, way.needed_bytes(batch), cluster=None)
 
     def alike(self, layout: Layout, options: Options) -> list[Point]:
@@ -170,7 +170,7 @@ class Survey:
         if self._goal.is_simplest or not self._reached.outruns(layout, options, most):
             return False
         way = self._ways.of(layout, options, microbatch)
-        batches = way.batches()
+        batches = way.batches
         if not batches:
             return False
         needed_bytes = way.needed_bytes(batches[0], enough=self._most_bytes)
@@ -216,7 +216,7 @@ class Survey:
 
     def _batches(self, way: Way, *, every: bool) -> list[tuple[Batch, int]]:
         """The batches of a way that fit, with what each needs: all of them, or those that are looked at first."""
-        batches = way.batches()
+        batches = way.batches
         if not batches:
             return []
         needed: dict[tuple[int, ...], int] = {}
@@ -239,13 +239,13 @@ class Survey:
             kept = fitting
         else:
             roomy = _count_within(self._room_bytes, fitting, fill)
-            kept = [*fitting[max(0, roomy - 1) : roomy], *fitting[max(roomy, len(fitting) - 1) :]]
+            kept = fitting[max(0, roomy - 1) : roomy] + fitting[max(roomy, len(fitting) - 1) :]
         found = [(batch, fill(batch)) for batch in kept]
         self.searched += len(needed)
         return found
 
     def _is_refused(self, way: Way) -> bool:
-        config = with_legal_values(way.config, {LOCAL_BATCH: way.batches()[0].local})
+        config = with_legal_values(way.config, {LOCAL_BATCH: way.batches[0].local})
         reason = self._refusal(config, self._question.cluster)
         if reason is not None:
             self.refused.setdefault(reason.partition(":")[0], reason)
@@ -282,7 +282,7 @@ class Survey:
         return list(found)
 
 
-def _count_within(most_bytes: float, batches: list[Batch], needed: Callable[[Batch], int]) -> int:
+def _count_within(most_bytes: float, batches: Sequence[Batch], needed: Callable[[Batch], int]) -> int:
     """How many batches, from the smallest on, need no more: a larger one never needs less."""
     if not batches or needed(batches[-1]) <= most_bytes:
         return len(batches)

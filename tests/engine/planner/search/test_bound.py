@@ -36,5 +36,5 @@ def test_no_batch_of_a_layout_is_faster_than_its_bound(
     bound = Bound(question.config, question.cluster, ways).tokens_per_s(layout, options)
     for microbatch in (1, 4):
         way = ways.of(layout, options, microbatch if layout.mesh.pp > 1 else None)
-        points = [way.point(batch, 0, cluster=question.cluster) for batch in way.batches()]
+        points = [way.point(batch, 0, cluster=question.cluster) for batch in way.batches]
         assert 0 < max(point.tokens_per_s_per_gpu or 0.0 for point in points) <= bound

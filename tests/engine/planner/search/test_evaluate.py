@@ -42,7 +42,7 @@ WAYS = [
 def test_speed_and_memory_are_those_of_the_plan(ask: Callable[..., Question], layout: Layout, options: Options) -> None:
     question = ask(training__local_batch_size="auto")
     way = Ways(question.config, question.cluster, shape_of(question.config.model)).of(layout, options, 2)
-    for batch in way.batches()[:2]:
+    for batch in way.batches[:2]:
         point = way.point(batch, way.needed_bytes(batch), cluster=question.cluster)
         planned = plan(with_values(question.config, point.values()), question.cluster)
         needed = max(stage.memory.needed_bytes for stage in planned.stages)
@@ -62,7 +62,7 @@ def test_schedules_that_hold_every_microbatch_are_never_better(
             ways.of(Layout(mesh=mesh, schedule=name, stages_a_rank=stages), Options(mode="full"), 1)  # type: ignore[arg-type]
             for name in (plain, whole)
         )
-        for batch in first.batches():
+        for batch in first.batches:
             assert first.needed_bytes(batch) <= other.needed_bytes(batch)
             rates = [way.point(batch, 0, cluster=question.cluster).tokens_per_s_per_gpu for way in (first, other)]
             assert (rates[0] or 0.0) >= 0.999 * (rates[1] or 0.0)
@@ -96,7 +96,7 @@ def test_a_larger_batch_or_microbatch_or_less_recomputation_never_needs_less_mem
 
     def needed(options: Options, size: int) -> list[int]:
         way = ways.of(layout, options, size if layout.mesh.pp > 1 else None)
-        return [way.needed_bytes(batch) for batch in way.batches()]
+        return [way.needed_bytes(batch) for batch in way.batches]
 
     found = needed(options, microbatch)
     assert found == sorted(found)
@@ -108,7 +108,7 @@ def test_a_larger_batch_or_microbatch_or_less_recomputation_never_needs_less_mem
 def test_a_rank_that_does_not_fit_is_told_by_more_than_was_enough(ask: Callable[..., Question]) -> None:
     question = ask(training__local_batch_size="auto")
     way = Ways(question.config, question.cluster, shape_of(question.config.model)).of(*WAYS[0])
-    batch = way.batches()[0]
+    batch = way.batches[0]
     whole = way.needed_bytes(batch)
     assert way.needed_bytes(batch, enough=whole) == whole
     assert whole // 2 < way.needed_bytes(batch, enough=whole // 2) <= whole
