@@ -17,7 +17,7 @@ from typing import Any
 from engine.keys import with_values
 from engine.planner.plan import plan
 from engine.planner.search import GOALS, SEARCHED, Alternative, Candidate, Found, GoalName, Question, axes, search
-from engine.planner.search.survey import kind_of
+from engine.planner.search.layouts import kind_of
 from engine.rules.layouts import refusal
 from engine.sources import Flag
 from engine.strategies import chosen

@@ -17,6 +17,7 @@ from engine.planner.batch import Batch
 from engine.planner.held import room_of
 from engine.planner.mesh import Mesh
 from engine.planner.recompute import Mode
+from engine.planner.schedule import ZERO_BUBBLE
 from engine.planner.search.bound import Bound
 from engine.planner.search.evaluate import Point, Way, Ways
 from engine.planner.search.layouts import REPLICATE, Free, Kind, Layout, kind_of, layouts
@@ -55,6 +56,7 @@ class Survey:
         self._room_bytes = room_bytes(question)
         self._most_bytes = int(room_of(gpu.name) * gpu.memory_bytes)
         self._judged: set[Layout] = set()
+        self._plain: dict[tuple[object, ...], list[Options]] = {}
         self._too_large: dict[Mesh, dict[Options, float]] = {}
         self._fastest: dict[Kind, float] = {}
         self._reached = Reached(question)
@@ -109,22 +111,25 @@ class Survey:
             return
         self._judged.add(layout)
         kind = kind_of(layout.mesh)
-        rated = [(self._bound.tokens_per_s(layout, each), each) for each in plain_options(self._question, layout)]
-        rated.sort(key=lambda pair: (-pair[0], -_by_memory(pair[1])))
-        too_large = self._too_large_of(layout)
-        for most, options in rated:
-            if most < self._fast_enough(kind):
-                self.searched += 1
-                continue
+        too_large, rated = self._too_large_of(layout), self._plain_options(layout)
+        for place, options in enumerate(rated):
+            if self._bound.tokens_per_s(layout, options) < self._fast_enough(kind):
+                self.searched += len(rated) - place
+                break
             for way, batches in self._fitting(layout, options, too_large):
                 if self._is_refused(way):
                     break
-                self._add(way, batches[:1] if self._goal.is_simplest else self._largest(batches))
+                self._add(way, batches)
 
-    def _largest(self, batches: list[tuple[Batch, int]]) -> list[tuple[Batch, int]]:
-        """The largest batch that leaves the goal's room, and the largest that only fits."""
-        roomy = [each for each in batches if each[1] <= self._room_bytes]
-        return roomy[-1:] + batches[max(len(roomy), len(batches) - 1) :]
+    def _plain_options(self, layout: Layout) -> list[Options]:
+        """The usual ways to run a layout, those with the fastest kernels first."""
+        mesh = layout.mesh
+        key = mesh.tp, mesh.cp, mesh.pp > 1, mesh.fsdp > 1, layout.schedule in ZERO_BUBBLE
+        if key not in self._plain:
+            options = plain_options(self._question, layout)
+            options.sort(key=lambda each: (-self._bound.tokens_per_s(layout, each), -_by_memory(each)))
+            self._plain[key] = options
+        return self._plain[key]
 
     def _fast_enough(self, kind: Kind) -> float:
         """What a way has to be able to reach: the fastest of its kind, or of all for mixtures without a name."""
@@ -170,10 +175,9 @@ class Survey:
         if self._goal.is_simplest or not self._reached.outruns(layout, options, most):
             return False
         way = self._ways.of(layout, options, microbatch)
-        batches = way.batches
-        if not batches:
+        if not way.batches:
             return False
-        needed_bytes = way.needed_bytes(batches[0], enough=self._most_bytes)
+        needed_bytes = way.needed_bytes(way.batches[0], enough=self._most_bytes)
         return needed_bytes <= self._most_bytes and self._reached.beats(needed_bytes, most)
 
     def _too_large_of(self, layout: Layout) -> dict[Options, float]:
@@ -215,7 +219,10 @@ class Survey:
         return list(Free(self._question).of(MICROBATCH, sizes))
 
     def _batches(self, way: Way, *, every: bool) -> list[tuple[Batch, int]]:
-        """The batches of a way that fit, with what each needs: all of them, or those that are looked at first."""
+        """The batches of a way that fit, with what each needs.
+
+        Not `every` one: the smallest for simplicity, else the largest that leaves the goal's room and the largest.
+        """
         batches = way.batches
         if not batches:
             return []
@@ -232,14 +239,13 @@ class Survey:
         fitting = batches[: _count_within(self._most_bytes, batches[:1] if smallest else batches, fill)]
         if not fitting:
             self._note_too_large(way, batches[0], fill(batches[0]))
-        if is_pipeline:
-            # Fewer microbatches only make the bubble of a pipeline longer.
-            kept = fitting[-2:]
-        elif every or smallest:
-            kept = fitting
-        else:
-            roomy = _count_within(self._room_bytes, fitting, fill)
-            kept = fitting[max(0, roomy - 1) : roomy] + fitting[max(roomy, len(fitting) - 1) :]
+        # Fewer microbatches only make the bubble of a pipeline longer.
+        kept = fitting[-2:] if is_pipeline else fitting
+        if not every and self._goal.is_simplest:
+            kept = kept[:1]
+        elif not every:
+            roomy = _count_within(self._room_bytes, kept, fill)
+            kept = kept[max(0, roomy - 1) : roomy] + kept[max(roomy, len(kept) - 1) :]
         found = [(batch, fill(batch)) for batch in kept]
         self.searched += len(needed)
         return found
