@@ -5,6 +5,7 @@ Knows which words are flags, keys and commands. Does not know what the commands 
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -31,7 +32,10 @@ _DOTTED = re.compile(r"--[\w-]+\.[\w.-]+(=.*)?", re.DOTALL)
 
 def main() -> None:
     """Runs the command line of this process; ends it with the exit code."""
-    sys.exit(run_command_line(sys.argv[1:]))
+    code = run_command_line(sys.argv[1:])
+    # All that is left goes with the process: looking through what a search kept would take 0.1 s.
+    gc.freeze()
+    sys.exit(code)
 
 
 def run_command_line(words: Sequence[str]) -> int:

@@ -88,16 +88,12 @@ def opened(question: Question) -> Question:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the collector of cycles, which looks through all that is kept again and again, and at the end once more.
-
-    What a search keeps has no cycles, and lives as long as the process: frozen, it is looked through no more.
-    """
+    """Without the collector of cycles, which looks through all that is kept again and again: it holds none."""
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
         if was_on:
             gc.enable()
 
