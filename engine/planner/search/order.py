@@ -28,7 +28,8 @@ def ranked(question: Question, points: Collection[Point]) -> Iterator[Point]:
     """Points from the best on. Those that leave the goal's room come before those that only fit.
 
     Of points as fast as each other, as far as the planner can tell, the simplest comes first: what splits a layer or
-    the model least, and then what leaves most memory.
+    the model least, and then what leaves most memory. Where simplicity goes before speed, the smallest step of equally
+    simple ones comes first, which is the soonest seen, and then the fastest.
     """
     goal, room = GOALS[question.goal], room_bytes(question)
 
@@ -38,10 +39,13 @@ def ranked(question: Question, points: Collection[Point]) -> Iterator[Point]:
     def by_simplicity(point: Point) -> tuple[float, ...]:
         return *burden(point), point.needed_bytes, -score(point)
 
+    def by_step(point: Point) -> tuple[float, ...]:
+        return *burden(point), point.batch.local, -score(point), point.needed_bytes
+
     for fits_well in (True, False):
         left = [point for point in points if (point.needed_bytes <= room) == fits_well]
         if goal.is_simplest:
-            yield from sorted(left, key=by_simplicity)
+            yield from sorted(left, key=by_step)
             continue
         left.sort(key=score, reverse=True)
         while left:

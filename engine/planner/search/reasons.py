@@ -77,10 +77,10 @@ def _against(goal: Goal, other: tuple[Point, Plan], winner: tuple[Point, Plan]) 
         return "it is not as simple"
     if repeats > first_repeats:
         return "it computes parts of the model twice"
-    if goal.is_simplest and plan.memory.needed_bytes > best.memory.needed_bytes:
-        return f"it is as simple, with {_by_memory(plan.memory, best.memory)}"
     if plan.tokens_per_step > best.tokens_per_step:
         return f"it takes {plan.tokens_per_step:,} tokens a step for {best.tokens_per_step:,}"
+    if goal.is_simplest and plan.memory.needed_bytes > best.memory.needed_bytes:
+        return f"it is as simple, with {_by_memory(plan.memory, best.memory)}"
     if point.batch.local < first.batch.local:
         known = best.tokens_per_s_per_gpu is not None
         return f"it is not within {100 * (WORTH - 1):.0f} % of the fastest" if known else "it keeps a rank less busy"

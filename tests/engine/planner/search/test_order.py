@@ -67,6 +67,16 @@ def test_a_prototype_recomputes_before_it_splits_a_layer(ask: Ask) -> None:
     assert next(ranked(ask("prototype"), points)).layout == FSDP
 
 
+def test_of_equally_simple_ways_a_prototype_takes_the_fastest_with_the_smallest_batch(ask: Ask) -> None:
+    full, selective = Options(mode="full"), Options(mode="selective")
+    points = [
+        point(FSDP, 30, 100, options=full),
+        point(FSDP, 50, 115, options=selective),
+        point(FSDP, 55, 120, options=full, local=2),
+    ]
+    assert [each.tokens_per_s_per_gpu for each in ranked(ask("prototype"), points)] == [115, 100, 120]
+
+
 def test_a_larger_batch_has_to_gain_a_percent(ask: Ask) -> None:
     points = [point(FSDP, 20, 100), point(FSDP, 30, 110, local=2), point(FSDP, 40, 110.5, local=4)]
     assert [each.batch.local for each in economical_batches(ask(), points)] == [2]
