@@ -8,6 +8,7 @@ it was asked to stop. A person's mistake is told without a traceback.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
@@ -32,11 +33,24 @@ def main() -> int:
     if "PYTORCH_ALLOC_CONF" not in os.environ:
         # Read when a GPU is first used. Segments that grow hold 3 GiB less for Llama 3 8B on two H200.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    _link_logs(Path(sys.argv[1]))
     try:
         return _train(Path(sys.argv[1]))
     except TitanError as mistake:
         print(mistake, file=sys.stderr)
         return mistake.exit_code
+
+
+def _link_logs(run: Path) -> None:
+    """Puts `logs/ranks/<rank>` beside torchrun's folders of local ranks, which repeat on several nodes."""
+    told = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if told is None or int(os.environ.get("GROUP_WORLD_SIZE", "1")) == 1:
+        return
+    link = run / "logs" / "ranks" / os.environ["RANK"]
+    with contextlib.suppress(OSError):
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(Path(told).parent, link.parent))
 
 
 def _train(run: Path) -> int:

@@ -172,12 +172,17 @@ def launch(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Start anew; a run folder of that name is moved aside.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the exact command and start nothing.")] = False,
+    scheduler: Annotated[
+        str | None, typer.Option("--scheduler", metavar="NAME", help="local, slurm or kubernetes: launch.scheduler.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the exact command, script or manifest; start nothing.")
+    ] = False,
 ) -> int:
-    """Check a config, then train with it on this machine."""
+    """Check a config, then train with it, here or on a cluster."""
     from titancli.launch import Options, launch
 
-    options = Options(name=name, resume=resume, overwrite=overwrite, dry_run=dry_run)
+    options = Options(name=name, scheduler=scheduler, resume=resume, overwrite=overwrite, dry_run=dry_run)
     return launch(config, preset, context.obj, options)
 
 

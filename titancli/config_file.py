@@ -146,15 +146,13 @@ def say_written(written: Iterable[Written]) -> None:
 def next_steps(path: str, *, nodes: int = 1, switched_off: Iterable[str] = ()) -> str:
     """The line that says what to type once a config is written.
 
-    `switched_off` are switches that launch refuses; with several nodes there is no launch to name.
+    `switched_off` are switches that launch refuses; several nodes are started by a scheduler.
     """
     # What begins with a dash would be taken for a flag.
     named = shlex.quote(os.path.join(".", path) if path.startswith("-") else path)
-    if nodes > 1:
-        return f"next: titan validate {named} (titan launch starts one node; {nodes} are not built yet)"
-    return " ".join(
-        (f"next: titan validate {named}, then titan launch {named}", *(f"--no-{key}" for key in switched_off))
-    )
+    elsewhere = ("--scheduler slurm (or kubernetes)",) if nodes > 1 else ()
+    off = (f"--no-{key}" for key in switched_off)
+    return " ".join((f"next: titan validate {named}, then titan launch {named}", *off, *elsewhere))
 
 
 def _add(parent: Any, path: Sequence[str], table: Table) -> None:

@@ -44,6 +44,9 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("titan launch --preset quickstart", "Trains a small model with two processes, on any machine."),
         Example("titan launch run.toml --name first --training.steps 40", "A named run with one key changed."),
         Example("titan launch --preset quickstart --dry-run", "Prints the command that would be started."),
+        Example(
+            "titan launch run.toml --scheduler slurm", "Writes a batch script and submits it; kubernetes likewise."
+        ),
     ),
     "monitor": (
         Example("titan monitor", "The newest run, live."),

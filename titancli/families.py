@@ -13,6 +13,7 @@ FAMILIES = {
     "D62": "Checkpoints to go on from, on this machine",
     "H": "What the hardware can do",
     "H8": "This machine beside what a config asks for",
+    "J": "Jobs of a cluster: Slurm and Kubernetes",
     "L": "Learning rate, checkpoints and restarts",
     "M": "Memory",
     "M52": "Room on the disk",

@@ -1,6 +1,7 @@
 """Where torchrun puts the output of each rank inside a run folder.
 
-Knows `logs/<id>_<random>/attempt_<n>/<local rank>/`. On one machine a local rank is the rank.
+Knows `logs/<id>_<random>/attempt_<n>/<local rank>/`. On one machine a local rank is the rank; on several, each rank
+has put a link to its folder into `logs/ranks/`.
 """
 
 from __future__ import annotations
@@ -36,12 +37,21 @@ class RankLogs:
 
 def rank_logs(run: Path) -> dict[int, RankLogs]:
     """The logs of every rank of the newest attempt, by rank."""
+    if linked := _ranks_in(run / "logs" / "ranks"):
+        return linked
     attempts = [folder for folder in (run / "logs").glob("*/attempt_*") if folder.is_dir()]
     if not attempts:
         return {}
     newest = max(attempts, key=lambda folder: (folder.stat().st_mtime, folder.name))
-    ranks = sorted(int(folder.name) for folder in newest.iterdir() if folder.is_dir() and folder.name.isdigit())
-    return {rank: RankLogs(rank=rank, folder=newest / str(rank)) for rank in ranks}
+    return _ranks_in(newest)
+
+
+def _ranks_in(folder: Path) -> dict[int, RankLogs]:
+    """The folders of a folder whose names are numbers."""
+    if not folder.is_dir():
+        return {}
+    ranks = sorted(int(each.name) for each in folder.iterdir() if each.is_dir() and each.name.isdigit())
+    return {rank: RankLogs(rank=rank, folder=folder / str(rank)) for rank in ranks}
 
 
 def text_of(path: Path, last_bytes: int) -> str:

@@ -21,14 +21,14 @@ def _has_nvlink(f: Facts) -> bool:
 
 
 LAUNCH: tuple[Feature, ...] = (
-    Feature(key="launch.scheduler", built=False),
+    Feature(key="launch.scheduler"),
     Feature(key="launch.max_restarts", built=False),
     *(
-        Feature(key=f"launch.slurm.{name}", built=False, idle=unless("launch.scheduler", "slurm"))
+        Feature(key=f"launch.slurm.{name}", idle=unless("launch.scheduler", "slurm"))
         for name in ("partition", "account", "time", "qos", "extra")
     ),
     *(
-        Feature(key=f"launch.kubernetes.{name}", built=False, idle=unless("launch.scheduler", "kubernetes"))
+        Feature(key=f"launch.kubernetes.{name}", idle=unless("launch.scheduler", "kubernetes"))
         for name in ("kind", "image", "namespace", "volumes")
     ),
     Feature(key="metrics.enable_tensorboard", built=False),

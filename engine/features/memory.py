@@ -103,7 +103,11 @@ MEMORY: tuple[Feature, ...] = (
     Feature(key="training.mixed_precision_reduce", idle=_unreduced),
     Feature(key="training.dtype"),
     Feature(key="training.loss_chunks"),
-    Feature(key="training.on_out_of_memory", note=lambda _: "in the first steps, the whole run is started again"),
+    Feature(
+        key="training.on_out_of_memory",
+        idle=unless("launch.scheduler", "local"),
+        note=lambda _: "in the first steps, the whole run is started again",
+    ),
     Feature(
         key="training.local_batch_size",
         asked=lambda f: f.config.training.local_batch_size == "auto",

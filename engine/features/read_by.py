@@ -9,7 +9,13 @@ READ_BY: dict[str, str] = {
     for module, keys in {
         "titancli/launch/run_folder.py": ("job.name", "job.dump_folder"),
         "titancli/presets.py": ("job.description",),
-        "titancli/launch/__init__.py": ("launch.grace_seconds",),
+        "titancli/launch/__init__.py": ("launch.grace_seconds", "launch.scheduler"),
+        "titancli/launch/slurm.py": tuple(
+            f"launch.slurm.{name}" for name in ("partition", "account", "time", "qos", "extra")
+        ),
+        "titancli/launch/manifest.py": tuple(
+            f"launch.kubernetes.{name}" for name in ("kind", "image", "namespace", "volumes")
+        ),
         "titancli/launch/again.py": ("training.on_out_of_memory",),
         "engine/hardware.py": (
             "cluster.gpu",

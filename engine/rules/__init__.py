@@ -22,6 +22,7 @@ from engine.rules.corpus import CORPUS_RULES
 from engine.rules.degrees import DEGREE_RULES
 from engine.rules.fit import FIT_RULES
 from engine.rules.hardware import HARDWARE_RULES
+from engine.rules.jobs import JOB_RULES
 from engine.rules.mesh import MESH_RULES
 from engine.rules.optimization import OPTIMIZATION_RULES
 from engine.rules.pipeline import PIPELINE_RULES
@@ -44,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     *CORPUS_RULES,
     *HARDWARE_RULES,
     *CLUSTER_RULES,
+    *JOB_RULES,
     *FIT_RULES,
 )
 

@@ -147,8 +147,5 @@ def test_a_name_that_begins_with_a_dash_is_no_flag_of_the_next_command() -> None
     assert next_steps("-x.toml") == "next: titan validate ./-x.toml, then titan launch ./-x.toml"
 
 
-def test_several_nodes_are_not_said_to_launch() -> None:
-    assert (
-        next_steps("x.toml", nodes=16)
-        == "next: titan validate x.toml (titan launch starts one node; 16 are not built yet)"
-    )
+def test_several_nodes_are_launched_by_a_scheduler() -> None:
+    assert next_steps("x.toml", nodes=16).endswith(", then titan launch x.toml --scheduler slurm (or kubernetes)")

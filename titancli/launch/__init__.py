@@ -1,7 +1,7 @@
-"""`titan launch`: from a config to a run on this machine.
+"""`titan launch`: from a config to a run on this machine, or to a job of a cluster.
 
 Knows the order: the config's own mistakes, the hardware here, what is not built yet, the run
-folder, the data, and only then the first process.
+folder, the data, and only then the first process, or what a scheduler is handed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Options:
     """Flags of `titan launch` beside those of the config."""
 
     name: str | None = None
+    scheduler: str | None = None
     resume: bool = False
     overwrite: bool = False
     dry_run: bool = False
@@ -45,6 +46,8 @@ def launch(path: str | None, preset: str | None, flags: Sequence[Flag], options:
 
     if options.name is not None:
         flags = (*flags, Flag("job.name", options.name, "--name"))
+    if options.scheduler is not None:
+        flags = (*flags, Flag("launch.scheduler", options.scheduler, "--scheduler"))
     loaded = load_config("launch", path, preset, flags)
     machine = this_machine()
     checked = _judge(loaded, machine)
@@ -113,7 +116,15 @@ def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options) -> in
     place = place_now()
     if isinstance(place, Path):
         return _say_complete(place, loaded)
+    if loaded.config.launch.scheduler == "kubernetes":
+        from titancli.launch.kubernetes import launch_on_kubernetes
+
+        return launch_on_kubernetes(loaded, plan, place, dry_run=options.dry_run)
     corpus = read_corpus(loaded, plan)
+    if loaded.config.launch.scheduler == "slurm":
+        from titancli.launch.slurm import launch_on_slurm
+
+        return launch_on_slurm(loaded, plan, place, corpus, dry_run=options.dry_run)
     if options.dry_run:
         report.say(str(_torchrun(place.run, loaded, plan, machine)))
         report.say(f"nothing was started; the command needs {place.run}, which titan launch writes", sys.stderr)
@@ -181,11 +192,12 @@ def _run(loaded: Loaded, plan: Plan, run: Path, torchrun: Command, corpus: str) 
         replace(Launcher.this_process(), exit_code=ending.exit_code).write(run)
     if again is not None:
         quietly_say(again.text)
-    _say_ending(ending, plan, run, steps)
+    say_ending(ending, plan, run, steps)
     return ending.exit_code
 
 
-def _say_ending(ending: Ending, plan: Plan, run: Path, steps: int) -> None:
+def say_ending(ending: Ending, plan: Plan, run: Path, steps: int) -> None:
+    """Says how a run went, or on stderr which rank failed first and why."""
     from titancli.launch.progress import quietly_say
     from titancli.launch.summary import cause_outside, failure_text, summary
     from titancli.monitor.failure import failures_of

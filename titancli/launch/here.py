@@ -13,6 +13,7 @@ from engine.hardware import GIB, GPUS, Cluster, Gpu, Machine, calibrated, kind_o
 from engine.sources import Loaded, locate
 from titancli import figures
 
+_ELSEWHERE = "by --scheduler slurm or kubernetes"
 _TRY_HERE = "to try titan on this machine: titan launch --preset quickstart"
 
 
@@ -36,12 +37,10 @@ def compare(loaded: Loaded, machine: Machine) -> Comparison:
     needs = f"this run needs {_gpus(needed)}, and this machine has {_what_is_here(machine)}"
     where = "launch it where those GPUs are"
     if machine.kind == "cpu":
-        where += ", in one node: titan launch starts no more yet" if needed.nodes > 1 else ""
+        where += f", {_ELSEWHERE}" if needed.nodes > 1 else ""
         return Comparison((_finding(loaded, "H801", "cluster.gpu", needs, f"{where}; {_TRY_HERE}"),))
     if needed.nodes > 1:
-        layout = (
-            f"set cluster.nodes = 1 and a layout for {len(machine.gpu_names)} GPUs; several nodes are not built yet"
-        )
+        layout = f"launch it {_ELSEWHERE}, or set cluster.nodes = 1 and a layout for {len(machine.gpu_names)} GPUs"
         return Comparison((_finding(loaded, "H802", "cluster.nodes", needs, f"{layout}; {_TRY_HERE}"),))
     if needed.gpus_per_node > len(machine.gpu_names):
         layout = f"or set cluster.gpus_per_node = {len(machine.gpu_names)} and a smaller layout"
@@ -113,7 +112,9 @@ def _same(here: str, needed: str) -> bool:
 def _cpu_findings(loaded: Loaded, needed: Cluster, machine: Machine) -> tuple[Finding, ...]:
     if needed.nodes > 1:
         message = f'this run needs {needed.nodes} machines, and launch.scheduler = "local" starts processes on one'
-        return (_finding(loaded, "H802", "cluster.nodes", message, "set cluster.nodes = 1"),)
+        return (
+            _finding(loaded, "H802", "cluster.nodes", message, f"launch it {_ELSEWHERE}, or set cluster.nodes = 1"),
+        )
     if needed.gpus_per_node > machine.cpus:
         message = f"{needed.gpus_per_node} processes share {machine.cpus} CPUs: steps will be slow"
         fix = f"set cluster.gpus_per_node = {machine.cpus} with a layout for as many"

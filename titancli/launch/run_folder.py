@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from engine.planner.plan import Plan
 from engine.settled import settled_by, write_settled
 from engine.sources import Loaded, load, locate, to_toml
 from titancli import report
+from titancli.launch.slurm_job import Job
 from titancli.monitor.follow import Follower, Launcher, folder_of_runs, judge
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
@@ -82,6 +83,10 @@ def _existing(loaded: Loaded, run: Path, *, overwrite: bool) -> Place | Path:
     if state in ("starting", "running") and launcher is not None and launcher.is_alive is not False:
         message = f"the run {run} is going on (process {launcher.pid} on {launcher.host})"
         raise TitanError(_at(loaded, "R104", message, f"watch it with titan monitor {run}, or give another --name"))
+    job = Job.read(run)
+    if job is not None and (queued := job.state()) is not None:
+        message = f"the run {run} is job {job.id} of Slurm ({queued})"
+        raise TitanError(_at(loaded, "R104", message, f"end it first (scancel {job.id}), or give another --name"))
     if overwrite:
         return Place(run=run, taken=True)
     kept = "give another --name, or --overwrite to start anew (the old folder is kept beside it)"
@@ -141,9 +146,10 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def create(place: Place, loaded: Loaded, plan: Plan, command: str) -> str:
+def create(place: Place, loaded: Loaded, plan: Plan, command: str, *, files: Mapping[str, str] | None = None) -> str:
     """Writes the run folder; returns where a folder that stood there was moved to, else an empty text.
 
+    `files` are the further ones, by name, of a run that a scheduler starts: this process is not its launcher then.
     TitanError where the disk does not take it, or another launch came first; nothing is left of it then.
     """
     partial = place.run.with_name(f".{place.run.name}.{uuid.uuid4().hex[:8]}.partial")
@@ -155,12 +161,22 @@ def create(place: Place, loaded: Loaded, plan: Plan, command: str) -> str:
             write_settled(partial, settled_by(loaded.config, plan))
             (partial / "plan.json").write_text(json.dumps(plan.to_json(), indent=1) + "\n", "utf-8")
             (partial / "command.txt").write_text(command + "\n", "utf-8")
-            Launcher.this_process().write(partial)
+            if files is None:
+                Launcher.this_process().write(partial)
+            for name, text in (files or {}).items():
+                (partial / name).write_text(text, "utf-8")
             aside = _move_aside(place.run) if place.taken else ""
             _put_in_place(loaded, partial, place.run)
         return aside
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def withdraw(run: Path, aside: str) -> None:
+    """Takes a folder back in which nothing was started, and puts the one that it replaced where it stood."""
+    shutil.rmtree(run, ignore_errors=True)
+    if aside:
+        Path(aside).rename(run)
 
 
 def _put_in_place(loaded: Loaded, partial: Path, run: Path) -> None:

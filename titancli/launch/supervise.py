@@ -141,8 +141,11 @@ class _Watch:
 def _exit_code(signals: Signals, state: RunState, torchrun_code: int | None, killed_by: str | None) -> int:
     if signals.interrupts:
         return EXIT_INTERRUPTED
-    if signals.terminations:
-        return EXIT_TERMINATED
+    return EXIT_TERMINATED if signals.terminations else told_exit_code(state, torchrun_code, killed_by)
+
+
+def told_exit_code(state: RunState, torchrun_code: int | None, killed_by: str | None = None) -> int:
+    """titan's exit code of a run whose launcher was not asked to end: what ranks say goes before torchrun's 1."""
     if torchrun_code == 0 and not state.failures:
         return EXIT_OK
     # A rank that was signalled itself, and one whose config or data is wrong, say so in their codes.

@@ -1,6 +1,7 @@
 """The exact torchrun command of a run, and the environment it starts in.
 
-Knows torchrun's options and variables. Reads no config beyond what it is given, starts nothing.
+Knows torchrun's options and variables, the same under every scheduler. Reads no config beyond what it is given,
+starts nothing.
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 # Set by torchrun or another launcher for its own workers: one left over would be half obeyed.
-_FOREIGN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PYTHON_EXEC"})
-_FOREIGN_PREFIXES = ("GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "TORCH_ELASTIC_", "PET_", "TITAN_")
+FOREIGN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PYTHON_EXEC"})
+FOREIGN_PREFIXES = ("GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "TORCH_ELASTIC_", "PET_", "TITAN_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,36 +44,60 @@ def command(run: Path, *, processes: int, threads: int, grace_s: float, environ:
     `threads` is each process's share of the cores; a number that the person has set goes before it.
     """
     folder = run.absolute()
-    added = {
+    added = environment_of_workers(grace_s)
+    if "OMP_NUM_THREADS" not in environ:
+        added["OMP_NUM_THREADS"] = str(threads)
+    # Port 0 is any free port, and the address is one that needs no name server.
+    meeting = ("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1", f"--rdzv-id={run.name}")
+    words = torchrun_words(sys.executable, str(folder), nodes=1, processes=processes, meeting=meeting)
+    return Command(words=words, removed=foreign(environ), added=added)
+
+
+def environment_of_workers(grace_s: float) -> dict[str, str]:
+    """The variables that every worker is started with, wherever it is."""
+    return {
         # Without it `-m engine` would take a folder `engine` of the current directory for the library.
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
         # torchrun kills workers after 30 s, whatever time they were promised.
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(max(1, math.ceil(grace_s))),
     }
-    if "OMP_NUM_THREADS" not in environ:
-        added["OMP_NUM_THREADS"] = str(threads)
-    words = (
-        sys.executable,
+
+
+def torchrun_words(
+    python: str, folder: str, *, nodes: int, processes: int, meeting: Sequence[str], shows_output: bool = False
+) -> tuple[str, ...]:
+    """torchrun for the processes of one node of a run; `meeting` says how nodes find each other.
+
+    The output of ranks goes to files; with `shows_output` to torchrun's own as well.
+    """
+    return (
+        python,
         "-m",
         "torch.distributed.run",
-        "--nnodes=1",
+        f"--nnodes={nodes}",
         f"--nproc-per-node={processes}",
-        # Port 0 is any free port, and the address is one that needs no name server.
-        "--rdzv-backend=c10d",
-        "--rdzv-endpoint=127.0.0.1:0",
-        "--local-addr=127.0.0.1",
-        f"--rdzv-id={run.name}",
+        *meeting,
         "--max-restarts=0",
-        f"--log-dir={folder / 'logs'}",
-        "--redirects=3",
+        f"--log-dir={folder}/logs",
+        "--tee=3" if shows_output else "--redirects=3",
         "-m",
         "engine",
-        str(folder),
+        folder,
     )
-    return Command(words=words, removed=foreign(environ), added=added)
+
+
+def in_lines(words: Sequence[str]) -> list[str]:
+    """Words that are ready for a shell, as one command on lines of one option or module each."""
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("-") or not lines:
+            lines.append(word)
+        else:
+            lines[-1] += f" {word}"
+    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
 
 
 def foreign(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Variables of the environment that another launcher, or titan's own config, has put there."""
-    return tuple(sorted(name for name in environ if name in _FOREIGN or name.startswith(_FOREIGN_PREFIXES)))
+    return tuple(sorted(name for name in environ if name in FOREIGN or name.startswith(FOREIGN_PREFIXES)))

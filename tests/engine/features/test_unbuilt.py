@@ -35,17 +35,7 @@ OTHER: dict[str, Any] = {
     "validation.dataset_path": "there",
     "validation.freq": 5,
     "validation.steps": 5,
-    "launch.scheduler": "slurm",
     "launch.max_restarts": 1,
-    "launch.slurm.partition": "a",
-    "launch.slurm.account": "a",
-    "launch.slurm.time": "1:00",
-    "launch.slurm.qos": "a",
-    "launch.slurm.extra": ("--exclusive",),
-    "launch.kubernetes.kind": "JobSet",
-    "launch.kubernetes.image": "a",
-    "launch.kubernetes.namespace": "a",
-    "launch.kubernetes.volumes": ("a:/b",),
     "metrics.enable_tensorboard": True,
     "metrics.enable_wandb": True,
     "profiling.enable_profiling": True,
@@ -67,8 +57,6 @@ def on(key: str) -> dict[str, Any]:
     section = key.rpartition(".")[0]
     if section == "validation":
         return {"validation.enable": True, "validation.dataset": "text", "validation.dataset_path": "there"}
-    if section in ("launch.slurm", "launch.kubernetes"):
-        return {"launch.scheduler": section.rpartition(".")[2]}
     switch = {} if section not in SWITCHES or key.startswith("checkpoint.initial") else {SWITCHES[section]: True}
     return switch | WITH.get(key, {})
 

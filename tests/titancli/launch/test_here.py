@@ -113,7 +113,8 @@ def test_several_nodes_are_more_than_one_machine() -> None:
     (wrong,) = compare(config(gpu="h100-80", gpus_per_node="8", nodes="4"), H100S).findings
     assert wrong.rule == "H802"
     assert "32 x h100-80 (4 nodes of 8)" in wrong.message
-    assert wrong.fix.startswith("set cluster.nodes = 1 and a layout for 8 GPUs; several nodes are not built yet")
+    fix = "launch it by --scheduler slurm or kubernetes, or set cluster.nodes = 1 and a layout for 8 GPUs"
+    assert wrong.fix.startswith(fix)
     (wrong,) = compare(config(gpu="cpu", nodes="2"), CPU).findings
     assert (wrong.rule, wrong.is_hardware, wrong.severity) == ("H802", True, "error")
 
@@ -122,9 +123,9 @@ def test_no_gpu_says_what_is_here_and_what_to_do() -> None:
     (wrong,) = compare(config(gpu="h100-80", gpus_per_node="8"), CPU).findings
     assert wrong.message == ("this run needs 8 x h100-80, and this machine has no GPU (2 CPUs, 16.0 GiB of memory)")
     assert "titan launch --preset quickstart" in wrong.fix
-    assert "in one node" not in wrong.fix
+    assert "--scheduler" not in wrong.fix
     (wrong,) = compare(config(gpu="h100-80", gpus_per_node="8", nodes="2"), CPU).findings
-    assert (wrong.rule, "in one node: titan launch starts no more yet" in wrong.fix) == ("H801", True)
+    assert (wrong.rule, "by --scheduler slurm or kubernetes" in wrong.fix) == ("H801", True)
 
 
 @pytest.mark.parametrize(("processes", "rules"), [("2", []), ("3", ["H807"])])

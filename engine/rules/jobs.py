@@ -1,0 +1,179 @@
+"""Rules J9xx: what a scheduler has to be told, and what it cannot take."""
+
+from __future__ import annotations
+
+import re
+
+from engine.facts import Facts
+from engine.rules.row import Rule
+
+_SHORT = {
+    "A": "account",
+    "C": "constraint",
+    "G": "gpus",
+    "J": "job-name",
+    "N": "nodes",
+    "a": "array",
+    "c": "cpus-per-task",
+    "n": "ntasks",
+    "o": "output",
+    "p": "partition",
+    "q": "qos",
+    "t": "time",
+}
+# They follow from [cluster]: a job of another shape is not the one that was planned.
+_OF_THE_LAYOUT = frozenset({"nodes", "ntasks", "ntasks-per-node", "array", "wrap"})
+# minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds
+_TIME = re.compile(r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d+|\d+-\d+:\d+|\d+-\d+:\d+:\d+|UNLIMITED|INFINITE", re.IGNORECASE)
+_VOLUME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?:/[^:\s]*")
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_SHARED_MEMORY = "/dev/shm"
+
+
+def option_name(option: str) -> str:
+    """The long name of an option of sbatch as it is written: `-p gpu` is `partition`."""
+    name = re.split(r"[=\s]", option.strip(), maxsplit=1)[0]
+    if name.startswith("--"):
+        return name[2:]
+    return _SHORT.get(name[1:2], name[1:2])
+
+
+def volume_parts(volume: str) -> tuple[str, str]:
+    """Claim and path of `claim:/path`."""
+    claim, _, path = volume.partition(":")
+    return claim, path.rstrip("/") or "/"
+
+
+def holds(path: str, folder: str) -> bool:
+    """Whether a path lies in a folder."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _on(f: Facts, scheduler: str) -> bool:
+    return f.config.launch.scheduler == scheduler
+
+
+def _texts(f: Facts) -> list[tuple[str, str]]:
+    slurm = f.config.launch.slurm
+    names = [(name, text) for name in ("partition", "account", "qos") if (text := getattr(slurm, name)) is not None]
+    return [*(("extra", text) for text in slurm.extra), *names]
+
+
+def _broken_text(f: Facts) -> tuple[str, str] | None:
+    """The first text that would not be one option of sbatch, with its key."""
+    for name, text in _texts(f):
+        is_option = re.match(r"--?[A-Za-z]", text) is not None
+        is_word = not re.search(r"\s", text) and not text.startswith("-")
+        if not text.isprintable() or not text or not (is_option if name == "extra" else is_word):
+            return name, text
+    return None
+
+
+def _text_in_words(f: Facts) -> dict[str, object]:
+    name, text = _broken_text(f) or ("", "")
+    return {"name": name, "text": text, "wanted": "an option of sbatch" if name == "extra" else "a name"}
+
+
+def _of_the_layout(f: Facts) -> list[str]:
+    return [text for text in f.config.launch.slurm.extra if option_name(text) in _OF_THE_LAYOUT]
+
+
+def _wrong_volumes(f: Facts) -> list[str]:
+    volumes = f.config.launch.kubernetes.volumes
+    paths = [volume_parts(volume)[1] for volume in volumes]
+    return [
+        volume
+        for volume, path in zip(volumes, paths, strict=True)
+        if not _VOLUME.fullmatch(volume) or path in ("/", _SHARED_MEMORY) or paths.count(path) > 1
+    ]
+
+
+def _is_lost(f: Facts) -> bool:
+    """Whether what a run writes lies in no claim, and goes with its pods."""
+    mounted = [volume_parts(volume)[1] for volume in f.config.launch.kubernetes.volumes]
+    return not any(holds(f.config.job.dump_folder, path) for path in mounted)
+
+
+JOB_RULES: tuple[Rule, ...] = (
+    Rule(
+        id="J901",
+        key="cluster.gpu",
+        also=("launch.scheduler",),
+        broken=lambda f: not _on(f, "local") and f.config.cluster.gpu == "auto",
+        message="launch.scheduler = {launch.scheduler} starts the run elsewhere, and cluster.gpu = auto is what this "
+        "machine has",
+        fix="set cluster.gpu to the kind of GPU of the cluster's nodes, or to cpu",
+        why="a plan is made before the job waits for its nodes, for the memory and the speed of their GPUs",
+    ),
+    Rule(
+        id="J902",
+        key="launch.slurm.extra",
+        also=("launch.slurm.partition", "launch.slurm.account", "launch.slurm.qos"),
+        broken=lambda f: _on(f, "slurm") and _broken_text(f) is not None,
+        message="launch.slurm.{name} has {text!r}, which is not {wanted}",
+        fix="write launch.slurm.extra as options, one a string (--exclude=n7), and the others as plain names",
+        words=_text_in_words,
+        why="each becomes one line of the batch script, and a line that Slurm does not read is ignored in silence",
+    ),
+    Rule(
+        id="J903",
+        key="launch.slurm.extra",
+        broken=lambda f: _on(f, "slurm") and _broken_text(f) is None and bool(_of_the_layout(f)),
+        message="launch.slurm.extra has {options}, which follows from cluster.nodes and the layout",
+        fix="leave it out of launch.slurm.extra; a job has cluster.nodes nodes with one task each",
+        words=lambda f: {"options": " and ".join(_of_the_layout(f))},
+        edit=lambda f: {
+            "launch.slurm.extra": tuple(o for o in f.config.launch.slurm.extra if o not in _of_the_layout(f))
+        },
+        why="torchrun starts the processes of a node, so Slurm starts one torchrun on each",
+    ),
+    Rule(
+        id="J904",
+        key="launch.slurm.time",
+        broken=lambda f: (
+            _on(f, "slurm")
+            and f.config.launch.slurm.time is not None
+            and not _TIME.fullmatch(f.config.launch.slurm.time)
+        ),
+        message="launch.slurm.time = {launch.slurm.time!r} is no time limit of Slurm",
+        fix='write it as hours:minutes:seconds ("12:00:00"), days-hours ("2-00") or minutes ("90")',
+        why="a script with a time limit that Slurm cannot read is refused when it is submitted",
+    ),
+    Rule(
+        id="J905",
+        key="launch.kubernetes.image",
+        also=("launch.scheduler",),
+        broken=lambda f: _on(f, "kubernetes") and not (f.config.launch.kubernetes.image or "").strip(),
+        message="launch.scheduler = kubernetes starts containers, and launch.kubernetes.image names no image",
+        fix="set launch.kubernetes.image to one with titan in it",
+        why="pods run what is in their image, and titan publishes none",
+    ),
+    Rule(
+        id="J906",
+        key="launch.kubernetes.volumes",
+        broken=lambda f: _on(f, "kubernetes") and bool(_wrong_volumes(f)),
+        message="launch.kubernetes.volumes has {volumes}: each is a claim and a path of its own in the container",
+        fix="write each as claim:/path, with a path that no other has, not / nor /dev/shm",
+        words=lambda f: {"volumes": " and ".join(_wrong_volumes(f))},
+        why="every entry mounts one PersistentVolumeClaim of the namespace; shared memory is mounted anyway",
+    ),
+    Rule(
+        id="J907",
+        key="launch.kubernetes.volumes",
+        also=("job.dump_folder",),
+        severity="warning",
+        broken=lambda f: _on(f, "kubernetes") and not _wrong_volumes(f) and _is_lost(f),
+        message="job.dump_folder = {job.dump_folder} is in none of launch.kubernetes.volumes: what the run writes "
+        "goes with its pods",
+        fix="set launch.kubernetes.volumes to a claim (claim:/data) and job.dump_folder to a folder in it (/data/runs)",
+        why="a container's own disk is gone when its pod is; events and logs outlive it in a claim only",
+    ),
+    Rule(
+        id="J908",
+        key="launch.kubernetes.namespace",
+        broken=lambda f: _on(f, "kubernetes") and not _NAMESPACE.fullmatch(f.config.launch.kubernetes.namespace),
+        message="launch.kubernetes.namespace = {launch.kubernetes.namespace!r} cannot name one",
+        fix="write it in lower-case letters, digits and dashes, 63 at most",
+        why="names of namespaces are names of hosts, and others are refused",
+    ),
+)

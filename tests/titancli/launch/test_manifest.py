@@ -1,0 +1,182 @@
+"""The manifests of Kubernetes, against the published models of their kinds."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubeflow_trainer_api import models
+
+from engine.planner.plan import plan
+from engine.sources import Flag, load
+from titancli.launch.manifest import KINDS, manifest, object_name, quoted
+from titancli.rank_logs import rank_logs
+
+BASE = {
+    "cluster__gpu": "h100-80",
+    "cluster__nodes": "2",
+    "job__dump_folder": "/data/runs",
+    "launch__scheduler": "kubernetes",
+    "launch__kubernetes__image": "registry.example/titan:1",
+    "launch__kubernetes__volumes": "training-data:/data",
+}
+MODELS = {"TrainJob": models.TrainerV1alpha1TrainJob, "JobSet": models.JobsetV1alpha2JobSet}
+
+
+def objects(run: str = "/data/runs/First_Run", **values: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The ConfigMap and the object of a run, as Kubernetes reads them."""
+    flags = [Flag(key.replace("__", "."), value, "") for key, value in (BASE | values).items()]
+    loaded = load(flags=flags, environ={})
+    assert loaded.findings == ()
+    configmap, made = yaml.safe_load_all(manifest(Path(run), loaded.config, plan(loaded.config)))
+    return configmap, made
+
+
+def pods(made: dict[str, Any]) -> list[dict[str, Any]]:
+    """The pods of an object, as one dictionary each; a TrainJob gives them in two halves."""
+    spec = made["spec"]
+    if made["kind"] == "PyTorchJob":
+        return [replica["template"]["spec"] for replica in spec["pytorchReplicaSpecs"].values()]
+    if made["kind"] == "JobSet":
+        return [spec["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]]
+    jobs = spec["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    pod = jobs[0]["template"]["spec"]["template"]["spec"]
+    trainer = {"resources": spec["trainer"]["resourcesPerNode"], **spec["trainer"]}
+    return [pod | {"containers": [pod["containers"][0] | trainer]}]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_manifest_has_only_fields_that_the_published_model_of_its_kind_knows(kind: str) -> None:
+    configmap, made = objects(launch__kubernetes__kind=kind)
+    assert MODELS[kind].from_dict(made).to_dict() == made
+    assert models.IoK8sApiCoreV1ConfigMap.from_dict(configmap).to_dict() == configmap
+
+
+def test_a_pytorchjob_has_the_fields_of_its_kind_and_pods_of_the_published_model() -> None:
+    _, made = objects(launch__kubernetes__kind="PyTorchJob", cluster__nodes="3")
+    spec = made["spec"]
+    assert (made["apiVersion"], spec["nprocPerNode"], list(spec)) == (
+        "kubeflow.org/v1",
+        "8",
+        ["nprocPerNode", "runPolicy", "pytorchReplicaSpecs"],
+    )
+    replicas = spec["pytorchReplicaSpecs"]
+    assert {role: replica["replicas"] for role, replica in replicas.items()} == {"Master": 1, "Worker": 2}
+    for replica in replicas.values():
+        assert list(replica) == ["replicas", "restartPolicy", "template"]
+        assert models.IoK8sApiCoreV1PodTemplateSpec.from_dict(replica["template"]).to_dict() == replica["template"]
+        assert [container["name"] for container in replica["template"]["spec"]["containers"]] == ["pytorch"]
+
+
+def test_a_pytorchjob_of_one_node_has_no_workers() -> None:
+    _, made = objects(launch__kubernetes__kind="PyTorchJob", cluster__nodes="1")
+    assert list(made["spec"]["pytorchReplicaSpecs"]) == ["Master"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_pod_has_its_gpus_its_claim_and_shared_memory(kind: str) -> None:
+    configmap, made = objects(launch__kubernetes__kind=kind, launch__grace_seconds="90.5")
+    for pod in pods(made):
+        container = pod["containers"][0]
+        assert (container["image"], pod["terminationGracePeriodSeconds"]) == ("registry.example/titan:1", 91)
+        assert container["resources"] == {"limits": {"nvidia.com/gpu": 8}}
+        mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        volumes = {volume.pop("name"): volume for volume in pod["volumes"]}
+        assert volumes[mounted["/data"]] == {"persistentVolumeClaim": {"claimName": "training-data"}}
+        assert volumes[mounted["/dev/shm"]] == {"emptyDir": {"medium": "Memory"}}
+        assert volumes[mounted["/etc/titan"]] == {"configMap": {"name": configmap["metadata"]["name"]}}
+
+
+def test_mi300x_are_gpus_of_amd_and_take_its_runtime() -> None:
+    _, made = objects(cluster__gpu="mi300x")
+    assert made["spec"]["runtimeRef"] == {"name": "torch-rocm-distributed"}
+    assert made["spec"]["trainer"]["resourcesPerNode"] == {"limits": {"amd.com/gpu": 8}}
+
+
+def test_pods_read_the_config_as_it_was_resolved(tmp_path: Path) -> None:
+    configmap, _ = objects(job__description="\"of 'two'  words:  # x\"")
+    (tmp_path / "config.toml").write_text(configmap["data"]["config.toml"], "utf-8")
+    read = load(tmp_path / "config.toml", environ={})
+    assert (read.findings, read.config.job.description) == ((), "of 'two'  words:  # x")
+    assert read.config.cluster.nodes == 2
+
+
+def test_another_config_has_another_configmap() -> None:
+    names = [objects(training__steps=steps)[0]["metadata"]["name"] for steps in ("10", "10", "20")]
+    assert (names[0] == names[1], names[0] == names[2]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("run", "name"),
+    [
+        ("first", "first"),
+        ("First_Run.2", "first-run-2"),
+        ("8b-2026", "run-8b-2026"),
+        ("__", "run"),
+        ("a" * 40, "a" * 40),
+    ],
+)
+def test_a_run_has_a_name_that_a_host_can_have(run: str, name: str) -> None:
+    assert object_name(run) == name
+
+
+def test_long_names_that_begin_alike_stay_apart() -> None:
+    first, second = object_name("a" * 60), object_name("a" * 61)
+    assert (first != second, len(first) <= 40) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "text", ["yes", "null", "1.0", "2026-01-01", "a: b", "a #b", "", "registry:5000/titan@sha256:0f", "/data"]
+)
+def test_a_text_is_read_as_the_text_that_it_is(text: str) -> None:
+    assert yaml.safe_load(quoted(text)) == text
+
+
+@pytest.mark.world
+def test_two_pods_train_together_and_a_node_that_is_started_again_writes_over_nothing(tmp_path: Path) -> None:
+    values = {
+        "cluster__gpu": "cpu",
+        "cluster__gpus_per_node": "1",
+        "model__flavor": "debugmodel",
+        "training__seq_len": "64",
+        "training__local_batch_size": "1",
+        "training__steps": "2",
+        "training__mixed_precision_param": "float32",
+        "lr_scheduler__warmup_steps": "1",
+        "job__dump_folder": str(tmp_path / "runs"),
+        "launch__kubernetes__kind": "JobSet",
+    }
+    configmap, made = objects(run=str(tmp_path / "runs/x"), **values)
+    (tmp_path / "etc").mkdir()
+    for name, text in configmap["data"].items():
+        (tmp_path / "etc" / name).write_text(text, "utf-8")
+    container = pods(made)[0]["containers"][0]
+    # What a cluster gives: a folder with the ConfigMap, and a host of the first pod's name.
+    script = container["args"][0].replace("/etc/titan", str(tmp_path / "etc"))
+    script = re.sub(r'head="[^"]+" port="\d+"', f'head="127.0.0.1" port="{_free_port()}"', script)
+    environ = os.environ | {each["name"]: each["value"] for each in container["env"]}
+
+    def start(node: int) -> subprocess.Popen[bytes]:
+        command = [*container["command"], script]
+        own = environ | {"JOB_COMPLETION_INDEX": str(node)}
+        return subprocess.Popen(command, env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    started = [start(node) for node in range(2)]
+    assert [process.wait(100) for process in started] == [0, 0]
+    assert list(rank_logs(tmp_path / "runs/x")) == [0, 1]
+    events = {path.name: path.read_bytes() for path in (tmp_path / "runs/x/events").iterdir()}
+    assert (len(events), start(1).wait(10)) == (2, 2)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "runs/x/events").iterdir()} == events
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -1,0 +1,153 @@
+"""The batch script of Slurm: what is in it, and that it runs. Slurm's own commands are stood in for by small ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.planner.plan import plan
+from engine.sources import Flag, load
+from titancli.launch.slurm import options, script
+
+SLURM = ("launch", "--preset", "quickstart", "--scheduler", "slurm", "--name", "x")
+SRUN = """#!/bin/bash
+while [[ "$1" == --* ]]; do [[ "$1" == --output=* ]] && out="${1#--output=}"; shift; done
+exec "$@" >"$out" 2>&1
+"""
+INSIDE = {"SLURM_NNODES": "1", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "2"}
+
+
+def config(**values: str) -> Any:
+    """A config of eight H100 on each of two nodes, with dotted keys set: `launch__slurm__time`."""
+    base = {"cluster__gpu": "h100-80", "cluster__nodes": "2", "launch__scheduler": "slurm"}
+    flags = [Flag(key.replace("__", "."), value, "") for key, value in (base | values).items()]
+    loaded = load(flags=flags, environ={})
+    assert loaded.findings == ()
+    return loaded.config
+
+
+def asked(run: str = "runs/x", **values: str) -> list[str]:
+    made = config(**values)
+    return options(Path(run), made, plan(made))
+
+
+def commands(folder: Path, **scripts: str) -> str:
+    """A PATH on which Slurm's commands are these."""
+    folder.mkdir()
+    for name, text in scripts.items():
+        (folder / name).write_text(text, "utf-8")
+        (folder / name).chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+def run_script(path: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    return subprocess.run(
+        ["bash", str(path)], env=kept | environ, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_job_has_one_task_a_node_and_all_of_a_node_whose_gpus_it_takes() -> None:
+    assert asked()[:6] == [
+        "--job-name=x",
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--gpus-per-node=8",
+        "--exclusive",
+        "--mem=0",
+    ]
+
+
+def test_a_part_of_a_node_leaves_the_rest_to_others() -> None:
+    assert asked(cluster__gpus_per_node="2")[3:5] == ["--gpus-per-node=2", "--cpus-per-task=16"]
+
+
+@pytest.mark.parametrize("key", ["partition", "account", "time", "qos"])
+def test_every_key_of_slurm_is_an_option(key: str) -> None:
+    assert f"--{key}=2-00" in asked(**{f"launch__slurm__{key}": "2-00"})
+
+
+def test_the_grace_is_what_slurm_gives_before_the_time_limit() -> None:
+    assert "--signal=TERM@91" in asked(launch__grace_seconds="90.5")
+
+
+@pytest.mark.parametrize(
+    ("extra", "gone"),
+    [
+        ("--gres=gpu:h100:8", "--gpus-per-node=8"),
+        ("-G 16", "--gpus-per-node=8"),
+        ("--mem-per-gpu=64G", "--mem=0"),
+        ("--no-requeue", "--requeue"),
+        ("-J other", "--job-name=x"),
+        ("-o here.log", "--output"),
+    ],
+)
+def test_an_extra_option_stands_for_the_one_that_says_the_same(extra: str, gone: str) -> None:
+    made = asked(launch__slurm__extra=extra)
+    assert (made[-1], [option for option in made if option.startswith(gone)]) == (extra, [])
+
+
+def test_output_goes_into_the_run_folder_whatever_its_name() -> None:
+    assert asked("/a b/50%/x")[-1] == "--output='/a b/50%%/x/logs/slurm.log'"
+
+
+def test_dry_run_prints_the_script_alone_and_writes_nothing(titan: Callable[..., Any], tmp_path: Path) -> None:
+    ran = titan(*SLURM, "--dry-run")
+    command = f"sbatch --parsable {tmp_path}/runs/x/job.sbatch"
+    assert (ran.code, ran.out.startswith("#!/bin/bash\n"), ran.err.endswith(f"{command}\n")) == (0, True, True)
+    assert subprocess.run(["bash", "-n"], input=ran.out, text=True, check=False).returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_sbatch_it_says_where_to_launch(titan: Callable[..., Any], tmp_path: Path) -> None:
+    ran = titan(*SLURM, PATH=str(tmp_path))
+    assert (ran.code, "error[U190]: there is no sbatch" in ran.err, (tmp_path / "runs").exists()) == (2, True, False)
+
+
+def test_what_slurm_refuses_leaves_nothing(titan: Callable[..., Any], tmp_path: Path) -> None:
+    path = commands(tmp_path / "bin", sbatch="#!/bin/sh\necho 'sbatch: error: no such partition' >&2; exit 1\n")
+    ran = titan(*SLURM, PATH=path)
+    assert (ran.code, (tmp_path / "runs").exists()) == (2, False)
+    assert "error[U191]: Slurm does not take the job: no such partition\n" in ran.err
+
+
+def test_a_job_that_slurm_still_has_keeps_its_run_folder(titan: Callable[..., Any], tmp_path: Path) -> None:
+    path = commands(tmp_path / "bin", sbatch="#!/bin/sh\necho 12\n", squeue="#!/bin/sh\necho PENDING\n")
+    first = titan(*SLURM, PATH=path)
+    assert (first.code, "x: job 12 of Slurm on 1 node, 2 processes on cpu, FSDP 2" in first.out) == (0, True)
+    assert json.loads((tmp_path / "runs/x/slurm.json").read_text("utf-8")) == {"job_id": "12"}
+    again = titan(*SLURM, "--overwrite", PATH=path)
+    assert (again.code, "error[R104]: the run runs/x is job 12 of Slurm (PENDING)" in again.err) == (2, True)
+    gone = commands(tmp_path / "gone", sbatch="#!/bin/sh\necho 13\n", squeue="#!/bin/sh\nexit 0\n")
+    assert titan(*SLURM, "--overwrite", PATH=gone).code == 0
+    assert (tmp_path / "runs/x.old-1/job.sbatch").is_file()
+
+
+def test_c44_tasks_that_are_not_one_a_node_are_refused_by_name(tmp_path: Path) -> None:
+    made = config(cluster__gpu="cpu", cluster__nodes="1", cluster__gpus_per_node="2")
+    (tmp_path / "job").write_text(script(tmp_path / "x", made, plan(made)), "utf-8")
+    ran = run_script(tmp_path / "job", **INSIDE | {"SLURM_NTASKS_PER_NODE": "2"})
+    assert ran.returncode == 2
+    assert "SLURM_NTASKS=1, SLURM_NTASKS_PER_NODE=2\n" in ran.stderr
+
+
+@pytest.mark.world
+def test_the_script_trains_and_a_job_that_is_started_again_keeps_what_it_wrote(
+    titan: Callable[..., Any], tmp_path: Path
+) -> None:
+    path = commands(tmp_path / "bin", sbatch="#!/bin/sh\necho 7\n", srun=SRUN, scontrol="#!/bin/sh\necho 127.0.0.1\n")
+    steps = ("--training.steps", "3", "--lr_scheduler.warmup_steps", "1")
+    assert titan(*SLURM, *steps, PATH=path).code == 0
+    run = tmp_path / "runs/x"
+    (run / "events/rank-00000.jsonl").write_text("of the first try\n", "utf-8")
+    outer = {"RANK": "5", "MASTER_ADDR": "nowhere.invalid", "TITAN_TRAINING__STEPS": "9"}
+    ran = run_script(run / "job.sbatch", PATH=path, **INSIDE, **outer, SLURM_RESTART_COUNT="1")
+    assert (ran.returncode, ran.stdout.startswith("done: 3 of 3 steps in ")) == (0, True)
+    assert (run / "requeued-1/events/rank-00000.jsonl").read_text("utf-8") == "of the first try\n"
+    assert json.loads((run / "launcher.json").read_text("utf-8"))["exit_code"] == 0

@@ -1,0 +1,213 @@
+"""The manifest of a run: the object that Kubernetes starts it from, and the ConfigMap that its pods read.
+
+Knows the three kinds and what each calls the nodes of a run. The pods need no disk of this machine: they make the run
+folder themselves. Does not know the fields (templates) nor how a manifest is handed over (kubernetes).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from engine.config import Config
+from engine.planner.plan import Plan
+from engine.rules.jobs import volume_parts
+from engine.settled import FILE, settled_by
+from engine.sources import to_toml
+from titancli import report
+from titancli.launch.template import Value, filled
+from titancli.launch.torchrun import environment_of_workers, in_lines, torchrun_words
+
+# Kinds add up to 23 letters to a name, and a host has 63 at most.
+_LONGEST_NAME = 40
+_PORT = "29500"
+_THREADS_OF_A_GPU = "8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of object: its resource for kubectl, the label of its pods, and where a node learns its place from.
+
+    `master_addr` may name the object. The operators set the variables; a JobSet's pods have hosts of fixed names.
+    """
+
+    resource: str
+    label: str
+    template: str
+    node_rank: str
+    master_addr: str
+    master_port: str = _PORT
+
+
+KINDS: Mapping[str, Kind] = {
+    "TrainJob": Kind(
+        resource="trainjobs.trainer.kubeflow.org",
+        label="jobset.sigs.k8s.io/jobset-name",
+        template="trainjob.yaml",
+        node_rank="$PET_NODE_RANK",
+        master_addr="$PET_MASTER_ADDR",
+        master_port="$PET_MASTER_PORT",
+    ),
+    "PyTorchJob": Kind(
+        resource="pytorchjobs.kubeflow.org",
+        label="training.kubeflow.org/job-name",
+        template="pytorchjob.yaml",
+        node_rank="$RANK",
+        master_addr="$MASTER_ADDR",
+        master_port="$MASTER_PORT",
+    ),
+    "JobSet": Kind(
+        resource="jobsets.jobset.x-k8s.io",
+        label="jobset.sigs.k8s.io/jobset-name",
+        template="jobset.yaml",
+        node_rank="$JOB_COMPLETION_INDEX",
+        master_addr="{name}-node-0-0.{name}",
+    ),
+}
+
+
+def object_name(run: str) -> str:
+    """The name of a run as Kubernetes takes it; one that is cut keeps apart from others by a hash."""
+    name = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-") or "run"
+    name = name if name[0].isalpha() else f"run-{name}"
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME - 9].rstrip('-')}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
+
+
+def manifest(run: Path, config: Config, plan: Plan) -> str:
+    """The YAML of a run: a ConfigMap, and the object of its kind."""
+    name, asked = object_name(run.name), config.launch.kubernetes
+    files = _files(config, plan)
+    digest = hashlib.sha256("\0".join(f"{file}\0{text}" for file, text in files.items()).encode()).hexdigest()
+    # Named by what is in it: one that is left over from an earlier run can never be taken for this one's.
+    configmap = f"{name}-{digest[:8]}"
+    where = f"{config.cluster.nodes} x {report.devices(plan.gpu, plan.world_size // config.cluster.nodes)}"
+    top = filled(
+        "configmap.yaml",
+        {
+            "what": f"{run.name}: {config.model.name} {config.model.flavor} on {where}",
+            "name": configmap,
+            "namespace": quoted(asked.namespace),
+            "data": [line for file, text in files.items() for line in _block(file, text)],
+        },
+    )
+    return top + _object(run, config, plan, name=name, configmap=configmap)
+
+
+def _files(config: Config, plan: Plan) -> dict[str, str]:
+    """What workers and monitors read of a run folder."""
+    files = {"config.toml": to_toml(config), "plan.json": json.dumps(plan.to_json(), indent=1) + "\n"}
+    settled = settled_by(config, plan)
+    return files | ({FILE: json.dumps(settled, indent=1) + "\n"} if settled else {})
+
+
+def _object(run: Path, config: Config, plan: Plan, *, name: str, configmap: str) -> str:
+    asked = config.launch.kubernetes
+    kind, nodes = KINDS[asked.kind], config.cluster.nodes
+    head: dict[str, Value] = {"name": name, "namespace": quoted(asked.namespace)}
+    pod = _pod(run, config, plan, name=name, configmap=configmap)
+    processes = str(plan.world_size // nodes)
+    if asked.kind == "TrainJob":
+        runtime = "torch-rocm-distributed" if _is_amd(plan.gpu) else "torch-distributed"
+        more: dict[str, Value] = {"nodes": str(nodes), "processes": processes, "runtime": runtime}
+        return filled(kind.template, head | pod | more)
+    if asked.kind == "JobSet":
+        return filled(kind.template, head | pod | {"nodes": str(nodes)})
+    roles = {"Master": 1, "Worker": nodes - 1}
+    replicas = [
+        line
+        for role, count in roles.items()
+        if count
+        for line in filled("pytorchreplica.yaml", pod | {"role": role, "count": str(count)}).splitlines()
+    ]
+    return filled(kind.template, head | {"processes": processes, "replicas": replicas})
+
+
+def _pod(run: Path, config: Config, plan: Plan, *, name: str, configmap: str) -> dict[str, Value]:
+    """What a pod is made of, the same in every kind."""
+    claims = [volume_parts(volume) for volume in config.launch.kubernetes.volumes]
+    volumes = [
+        filled("claim.yaml", {"volume": f"claim-{at}", "claim": quoted(claim)}) for at, (claim, _) in _at(claims)
+    ]
+    mounts = [filled("mount.yaml", {"volume": f"claim-{at}", "path": quoted(path)}) for at, (_, path) in _at(claims)]
+    grace_s = max(1, math.ceil(config.launch.grace_seconds))
+    return {
+        "image": quoted(config.launch.kubernetes.image or ""),
+        "grace": str(grace_s),
+        "script": _script(run, config, plan, name=name).splitlines(),
+        "env": list(_env(config, plan)),
+        "resources": list(_resources(plan, plan.world_size // config.cluster.nodes)),
+        "volumes": filled("volumes.yaml", {"configmap": configmap, "claims": _lines(volumes)}).splitlines(),
+        "mounts": filled("mounts.yaml", {"claims": _lines(mounts)}).splitlines(),
+    }
+
+
+def _script(run: Path, config: Config, plan: Plan, *, name: str) -> str:
+    """What a container does, for its shell."""
+    kind, nodes = KINDS[config.launch.kubernetes.kind], config.cluster.nodes
+    meeting = ('--node-rank="$node"', '--master-addr="$head"', '--master-port="$port"')
+    words = torchrun_words(
+        "python3", "$run", nodes=nodes, processes=plan.world_size // nodes, meeting=meeting, shows_output=True
+    )
+    return filled(
+        "node.sh",
+        {
+            # Kubernetes would put a variable of the container in the place of $(NAME).
+            "run": shlex.quote(str(PurePosixPath(config.job.dump_folder) / run.name)).replace("$(", "$$("),
+            "node_rank": kind.node_rank,
+            "master_addr": kind.master_addr.format(name=name),
+            "master_port": kind.master_port,
+            "torchrun": in_lines([re.sub(r"\$run\S*", r'"\g<0>"', word) for word in words]),
+        },
+    )
+
+
+def _env(config: Config, plan: Plan) -> Iterator[str]:
+    """Variables of the container, as YAML."""
+    threads = "1" if plan.gpu == "cpu" else _THREADS_OF_A_GPU
+    variables = environment_of_workers(config.launch.grace_seconds) | {"OMP_NUM_THREADS": threads}
+    for name, value in variables.items():
+        yield f"- name: {name}"
+        yield f"  value: {quoted(value)}"
+
+
+def _resources(plan: Plan, count: int) -> Iterator[str]:
+    """What a pod asks of its node, as YAML."""
+    if plan.gpu == "cpu":
+        yield "requests:"
+        yield f"  cpu: {count}"
+    else:
+        yield "limits:"
+        yield f"  {'amd.com' if _is_amd(plan.gpu) else 'nvidia.com'}/gpu: {count}"
+
+
+def _is_amd(gpu: str) -> bool:
+    return gpu.startswith("mi")
+
+
+def quoted(text: str) -> str:
+    """A text as a YAML scalar that nothing can mistake for a number, a date or `yes`."""
+    return text if re.fullmatch(r"[A-Za-z/][A-Za-z0-9./_-]*", text) and text not in _WORDS else json.dumps(text)
+
+
+_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n", "True", "False", "Yes", "No"})
+
+
+def _block(name: str, text: str) -> list[str]:
+    """A file of a ConfigMap, its lines as they are."""
+    return [f"{name}: |", *(f"  {line}" for line in text.splitlines())]
+
+
+def _at(claims: list[tuple[str, str]]) -> Iterator[tuple[int, tuple[str, str]]]:
+    return enumerate(claims)
+
+
+def _lines(texts: list[str]) -> list[str]:
+    return [line for text in texts for line in text.splitlines()]

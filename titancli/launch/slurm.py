@@ -1,0 +1,147 @@
+"""The batch script of a run, and its way into Slurm's queue.
+
+Knows which options a config makes of itself, and which of them `launch.slurm.extra` replaces. Does not know how a job
+is submitted (slurm_job), nor what the script does (templates/slurm.sbatch).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from engine.config import Config
+from engine.errors import EXIT_OK
+from engine.hardware import GPUS
+from engine.planner.plan import Plan
+from engine.rules.jobs import option_name
+from engine.sources import Loaded
+from titancli import report
+from titancli.launch.run_folder import Place, alone_in, choose, create, withdraw
+from titancli.launch.slurm_job import require_sbatch, submit, words
+from titancli.launch.summary import named
+from titancli.launch.template import filled
+from titancli.launch.torchrun import FOREIGN, FOREIGN_PREFIXES, environment_of_workers, in_lines, torchrun_words
+
+SCRIPT = "job.sbatch"
+# More than compiling and reading ahead keep busy, and less than the share of a GPU in any node that is sold.
+_CPUS_OF_A_GPU = 8
+# An option of these asks for the same thing in another way.
+_INSTEAD = {
+    "gres": "gpus-per-node",
+    "gpus": "gpus-per-node",
+    "gpus-per-task": "gpus-per-node",
+    "exclusive": "cpus-per-task",
+    "cpus-per-gpu": "cpus-per-task",
+    "mem-per-cpu": "mem",
+    "mem-per-gpu": "mem",
+    "no-requeue": "requeue",
+}
+
+
+def launch_on_slurm(loaded: Loaded, plan: Plan, place: Place, corpus: str, *, dry_run: bool) -> int:
+    """Submits a run, or prints its script; returns the exit code. TitanError where it cannot be submitted."""
+    command = shlex.join(words(_path(place.run)))
+    if dry_run:
+        report.say(script(place.run, loaded.config, plan).removesuffix("\n"))
+        report.say(f"nothing was submitted; titan launch writes this script and runs: {command}", sys.stderr)
+        return EXIT_OK
+    require_sbatch()
+    with alone_in(place.run.parent):
+        # Another launch may have taken the place while this one read its data.
+        again = choose(loaded, resume=False, overwrite=place.taken, now_s=time.time())
+        place = again if isinstance(again, Place) else place
+        text = script(place.run, loaded.config, plan)
+        aside = create(place, loaded, plan, shlex.join(words(_path(place.run))), files={SCRIPT: text})
+        try:
+            job = submit(_path(place.run))
+        except BaseException:
+            withdraw(place.run, aside)
+            raise
+        job.write(place.run)
+    if aside:
+        report.say(f"the old run folder is now {aside}")
+    where = f"{_nodes(loaded.config.cluster.nodes)}, {report.devices(plan.gpu, plan.world_size)}"
+    report.say(f"{place.run.name}: job {job.id} of Slurm on {where}, {report.layout(plan)}")
+    report.say(f"  {corpus}", tint="faint")
+    report.say(f"  run folder {place.run}, which every node has to see", tint="faint")
+    report.say(f"next: squeue -j {job.id}; titan monitor {named(place.run)}; scancel {job.id} ends it")
+    return EXIT_OK
+
+
+def script(run: Path, config: Config, plan: Plan) -> str:
+    """The batch script of a run."""
+    gpus = report.devices(plan.gpu, plan.world_size)
+    per_node = plan.world_size // config.cluster.nodes
+    variables = environment_of_workers(config.launch.grace_seconds)
+    return filled(
+        "slurm.sbatch",
+        {
+            "what": f"{run.name}: {config.model.name} {config.model.flavor} on {gpus}, {_nodes(config.cluster.nodes)}",
+            "submit": shlex.join(words(_path(run))),
+            "options": [f"#SBATCH {option}" for option in options(run, config, plan)],
+            "run": shlex.quote(str(run.absolute())),
+            "python": shlex.quote(sys.executable),
+            "nodes": str(config.cluster.nodes),
+            "processes": str(per_node),
+            "foreign": " ".join((*sorted(FOREIGN), *(f"${{!{prefix}@}}" for prefix in FOREIGN_PREFIXES))),
+            "environment": [f"export {name}={value}" for name, value in variables.items()],
+            "torchrun": _torchrun(config.cluster.nodes, per_node),
+        },
+    )
+
+
+def _torchrun(nodes: int, processes: int) -> list[str]:
+    """torchrun as the shell of the script takes it: paths and the meeting place are variables of that."""
+    meeting = ("--rdzv-backend=c10d", '--rdzv-endpoint="$head:$port"', '--rdzv-id="$SLURM_JOB_ID"')
+    every = torchrun_words("$python", "$run", nodes=nodes, processes=processes, meeting=meeting)
+    return in_lines([re.sub(r"\$(python|run)\S*", r'"\g<0>"', word) for word in every])
+
+
+def options(run: Path, config: Config, plan: Plan) -> list[str]:
+    """The options of sbatch, without those that launch.slurm.extra gives in its own way, and then that."""
+    asked = config.launch.slurm
+    given = {_INSTEAD.get(name, name) for name in map(option_name, asked.extra)}
+    # Slurm looks at its clock once a minute, and may be as much too early, never too late.
+    grace_s = max(1, math.ceil(config.launch.grace_seconds))
+    own = {
+        "job-name": run.name,
+        "nodes": str(config.cluster.nodes),
+        "ntasks-per-node": "1",
+        **_share_of_a_node(plan.gpu, plan.world_size // config.cluster.nodes),
+        "partition": asked.partition,
+        "account": asked.account,
+        "time": asked.time,
+        "qos": asked.qos,
+        "signal": f"TERM@{grace_s}",
+        "requeue": "",
+        "open-mode": "append",
+        # Slurm takes % in a name for the beginning of a number of the job.
+        "output": shlex.quote(str(run.absolute() / "logs" / "slurm.log").replace("%", "%%")),
+    }
+    mine = [_option(name, value) for name, value in own.items() if value is not None and name not in given]
+    return [*mine, *asked.extra]
+
+
+def _share_of_a_node(gpu: str, count: int) -> dict[str, str | None]:
+    """What a job asks of each node: all of one whose GPUs it takes, so that nobody waits for its cores in vain."""
+    if gpu == "cpu":
+        return {"cpus-per-task": str(count)}
+    if count >= GPUS[gpu].usual_gpus_per_node:
+        return {"gpus-per-node": str(count), "exclusive": "", "mem": "0"}
+    return {"gpus-per-node": str(count), "cpus-per-task": str(_CPUS_OF_A_GPU * count)}
+
+
+def _option(name: str, value: str) -> str:
+    return f"--{name}={value}" if value else f"--{name}"
+
+
+def _path(run: Path) -> Path:
+    return run.absolute() / SCRIPT
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' if count != 1 else ''}"
