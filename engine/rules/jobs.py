@@ -20,14 +20,32 @@ _SHORT = {
     "p": "partition",
     "q": "qos",
     "t": "time",
+    "W": "wait",
 }
 # They follow from [cluster]: a job of another shape is not the one that was planned.
-_OF_THE_LAYOUT = frozenset({"nodes", "ntasks", "ntasks-per-node", "array", "wrap"})
+_OF_THE_LAYOUT = (
+    *("nodes", "ntasks", "array", "wrap"),
+    *("ntasks-per-node", "tasks-per-node", "ntasks-per-core", "ntasks-per-socket", "ntasks-per-gpu"),
+)
+# sbatch submits nothing with these, or answers when the job has ended.
+_OF_ANOTHER_SUBMISSION = ("test-only", "wait", "help", "usage", "version")
+# A long option with its value after = or a space; a short one, whose value may follow at once, unless it takes none.
+_OPTION = re.compile(r"--[A-Za-z][A-Za-z0-9-]*(=\S*|\s+[^\s-]\S*)?|-[HhOQsvVW]|-(?![HhOQsvVW])[A-Za-z](\s*[^\s-]\S*)?")
+_IN_QUOTES = re.compile(r"'[^']*'|\"[^\"]*\"")
 # minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds
-_TIME = re.compile(r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d+|\d+-\d+:\d+|\d+-\d+:\d+:\d+|UNLIMITED|INFINITE", re.IGNORECASE)
-_VOLUME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?:/[^:\s]*")
+_TIME = re.compile(
+    r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d+|\d+-\d+:\d+|\d+-\d+:\d+:\d+|UNLIMITED|INFINITE", re.IGNORECASE | re.ASCII
+)
+_CLAIM = r"(?=[^:]{1,253}:)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
+_VOLUME = re.compile(rf"{_CLAIM}:(/[^:\s/]+)+/?")
+_IMAGE = re.compile(
+    r"((\[[0-9a-fA-F:]+\]|[A-Za-z0-9][A-Za-z0-9.-]*)(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9]+:[0-9a-f]+)?",
+    re.ASCII,
+)
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_SHARED_MEMORY = "/dev/shm"
+# Mounted by titan itself.
+_TAKEN = ("/dev/shm", "/etc/titan")
 
 
 def option_name(option: str) -> str:
@@ -35,7 +53,12 @@ def option_name(option: str) -> str:
     name = re.split(r"[=\s]", option.strip(), maxsplit=1)[0]
     if name.startswith("--"):
         return name[2:]
-    return _SHORT.get(name[1:2], name[1:2])
+    return _SHORT.get(name[1:2], name[:2])
+
+
+def fits_a_script(path: str) -> bool:
+    """Whether a path can stand in an option of sbatch: it reads % as a number of the job, and a backslash never."""
+    return path.isprintable() and not set(path) & {"%", "\\"}
 
 
 def volume_parts(volume: str) -> tuple[str, str]:
@@ -62,9 +85,10 @@ def _texts(f: Facts) -> list[tuple[str, str]]:
 def _broken_text(f: Facts) -> tuple[str, str] | None:
     """The first text that would not be one option of sbatch, with its key."""
     for name, text in _texts(f):
-        is_option = re.match(r"--?[A-Za-z]", text) is not None
-        is_word = not re.search(r"\s", text) and not text.startswith("-")
-        if not text.isprintable() or not text or not (is_option if name == "extra" else is_word):
+        # sbatch reads quotes, and what follows a # outside of them is a comment.
+        bare = _IN_QUOTES.sub("q", text) if name == "extra" else text
+        is_wanted = _OPTION.fullmatch(bare) if name == "extra" else re.fullmatch(r"[^\s-]\S*", bare)
+        if is_wanted is None or not text.isprintable() or "\\" in text or set(bare) & set("#'\""):
             return name, text
     return None
 
@@ -75,7 +99,28 @@ def _text_in_words(f: Facts) -> dict[str, object]:
 
 
 def _of_the_layout(f: Facts) -> list[str]:
-    return [text for text in f.config.launch.slurm.extra if option_name(text) in _OF_THE_LAYOUT]
+    return [text for text in f.config.launch.slurm.extra if _is_any(text, _OF_THE_LAYOUT)]
+
+
+def _of_another_submission(f: Facts) -> list[str]:
+    return [text for text in f.config.launch.slurm.extra if _is_any(text, _OF_ANOTHER_SUBMISSION)]
+
+
+def _is_any(text: str, options: tuple[str, ...]) -> bool:
+    """Whether an option is one of these; sbatch takes the beginning of a name for it."""
+    return any(option.startswith(option_name(text)) for option in options)
+
+
+def _wrong_folder(f: Facts) -> str | None:
+    """Why what starts the run elsewhere cannot name its folder; None where it can."""
+    folder = f.config.job.dump_folder
+    if not folder.isprintable():
+        return "it has a control character"
+    if _on(f, "slurm") and not fits_a_script(folder):
+        return "Slurm reads % as a number of the job, and drops a backslash"
+    if _on(f, "kubernetes") and folder.startswith("-"):
+        return "a path in a container that begins with - reads as an option"
+    return None
 
 
 def _wrong_volumes(f: Facts) -> list[str]:
@@ -84,8 +129,13 @@ def _wrong_volumes(f: Facts) -> list[str]:
     return [
         volume
         for volume, path in zip(volumes, paths, strict=True)
-        if not _VOLUME.fullmatch(volume) or path in ("/", _SHARED_MEMORY) or paths.count(path) > 1
+        if not _VOLUME.fullmatch(volume) or path in _TAKEN or paths.count(path) > 1 or _steps(path)
     ]
+
+
+def _steps(path: str) -> bool:
+    """Whether a path has steps that name no folder, so that it may be another path."""
+    return not path.isprintable() or not {".", ".."}.isdisjoint(path.split("/"))
 
 
 def _is_lost(f: Facts) -> bool:
@@ -153,7 +203,7 @@ JOB_RULES: tuple[Rule, ...] = (
         key="launch.kubernetes.volumes",
         broken=lambda f: _on(f, "kubernetes") and bool(_wrong_volumes(f)),
         message="launch.kubernetes.volumes has {volumes}: each is a claim and a path of its own in the container",
-        fix="write each as claim:/path, with a path that no other has, not / nor /dev/shm",
+        fix="write each as claim:/path, with a path that no other has, not / nor /dev/shm nor /etc/titan",
         words=lambda f: {"volumes": " and ".join(_wrong_volumes(f))},
         why="every entry mounts one PersistentVolumeClaim of the namespace; shared memory is mounted anyway",
     ),
@@ -175,5 +225,39 @@ JOB_RULES: tuple[Rule, ...] = (
         message="launch.kubernetes.namespace = {launch.kubernetes.namespace!r} cannot name one",
         fix="write it in lower-case letters, digits and dashes, 63 at most",
         why="names of namespaces are names of hosts, and others are refused",
+    ),
+    Rule(
+        id="J909",
+        key="launch.slurm.extra",
+        broken=lambda f: _on(f, "slurm") and _broken_text(f) is None and bool(_of_another_submission(f)),
+        message="launch.slurm.extra has {options}, with which sbatch submits nothing or waits for the job's end",
+        fix="leave it out of launch.slurm.extra; titan launch --dry-run prints the script without submitting it",
+        words=lambda f: {"options": " and ".join(_of_another_submission(f))},
+        edit=lambda f: {
+            "launch.slurm.extra": tuple(o for o in f.config.launch.slurm.extra if o not in _of_another_submission(f))
+        },
+        why="titan launch needs the number of a job that is in the queue, within half a minute",
+    ),
+    Rule(
+        id="J910",
+        key="job.dump_folder",
+        also=("launch.scheduler",),
+        broken=lambda f: not _on(f, "local") and _wrong_folder(f) is not None,
+        message="job.dump_folder = {job.dump_folder!r} cannot be handed to {launch.scheduler}: {reason}",
+        fix="set job.dump_folder to a path of plain characters, such as /data/runs",
+        words=lambda f: {"reason": _wrong_folder(f)},
+        why="the path stands in lines that a scheduler reads in its own way, and the run would write elsewhere",
+    ),
+    Rule(
+        id="J911",
+        key="launch.kubernetes.image",
+        broken=lambda f: (
+            _on(f, "kubernetes")
+            and bool((f.config.launch.kubernetes.image or "").strip())
+            and not _IMAGE.fullmatch(f.config.launch.kubernetes.image or "")
+        ),
+        message="launch.kubernetes.image = {launch.kubernetes.image!r} cannot name an image",
+        fix="write it as registry/name:tag or registry/name@sha256:digest, the name in lower-case letters",
+        why="a pod with another name of an image is made, and then waits for ever with InvalidImageName",
     ),
 )

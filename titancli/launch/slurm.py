@@ -7,6 +7,7 @@ is submitted (slurm_job), nor what the script does (templates/slurm.sbatch).
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 import sys
@@ -14,14 +15,14 @@ import time
 from pathlib import Path
 
 from engine.config import Config
-from engine.errors import EXIT_OK
+from engine.errors import EXIT_OK, TitanError
 from engine.hardware import GPUS
 from engine.planner.plan import Plan
-from engine.rules.jobs import option_name
+from engine.rules.jobs import fits_a_script, option_name
 from engine.sources import Loaded
 from titancli import report
 from titancli.launch.run_folder import Place, alone_in, choose, create, withdraw
-from titancli.launch.slurm_job import require_sbatch, submit, words
+from titancli.launch.slurm_job import Job, require_sbatch, submit, words
 from titancli.launch.summary import named
 from titancli.launch.template import filled
 from titancli.launch.torchrun import FOREIGN, FOREIGN_PREFIXES, environment_of_workers, in_lines, torchrun_words
@@ -44,6 +45,7 @@ _INSTEAD = {
 
 def launch_on_slurm(loaded: Loaded, plan: Plan, place: Place, corpus: str, *, dry_run: bool) -> int:
     """Submits a run, or prints its script; returns the exit code. TitanError where it cannot be submitted."""
+    _require_plain_paths(place.run)
     command = shlex.join(words(_path(place.run)))
     if dry_run:
         report.say(script(place.run, loaded.config, plan).removesuffix("\n"))
@@ -57,19 +59,41 @@ def launch_on_slurm(loaded: Loaded, plan: Plan, place: Place, corpus: str, *, dr
         text = script(place.run, loaded.config, plan)
         aside = create(place, loaded, plan, shlex.join(words(_path(place.run))), files={SCRIPT: text})
         try:
-            job = submit(_path(place.run))
+            job = submit(_path(place.run), place.run.name)
         except BaseException:
             withdraw(place.run, aside)
             raise
-        job.write(place.run)
+        _keep(job, place.run)
     if aside:
         report.say(f"the old run folder is now {aside}")
     where = f"{_nodes(loaded.config.cluster.nodes)}, {report.devices(plan.gpu, plan.world_size)}"
     report.say(f"{place.run.name}: job {job.id} of Slurm on {where}, {report.layout(plan)}")
     report.say(f"  {corpus}", tint="faint")
     report.say(f"  run folder {place.run}, which every node has to see", tint="faint")
-    report.say(f"next: squeue -j {job.id}; titan monitor {named(place.run)}; scancel {job.id} ends it")
+    cluster, number = job.named().rpartition(" ")[::2]
+    squeue = f"{cluster} -j {number}".strip()
+    report.say(f"next: squeue {squeue}; titan monitor {named(place.run)}; scancel {job.named()} ends it")
     return EXIT_OK
+
+
+def _require_plain_paths(run: Path) -> None:
+    """TitanError where the script's own lines cannot carry the folder that the command is called in."""
+    for folder in (os.getcwd(), str(run.absolute())):
+        if not fits_a_script(folder):
+            message = (
+                f"Slurm's options cannot carry the path {folder!r}: it has a %, a backslash or a control character"
+            )
+            raise TitanError(report.error("U195", message, "launch from another folder, into another job.dump_folder"))
+
+
+def _keep(job: Job, run: Path) -> None:
+    """Writes the job down; TitanError where the disk does not take it: it is in the queue all the same."""
+    try:
+        job.write(run)
+    except OSError as trouble:
+        message = f"job {job.id} of Slurm cannot be noted in {run}: {(trouble.strerror or str(trouble)).lower()}"
+        fix = f"end it with scancel {job.named()}, make room, and launch again"
+        raise TitanError(report.error("U196", message, fix, key="job.dump_folder")) from trouble
 
 
 def script(run: Path, config: Config, plan: Plan) -> str:
@@ -119,8 +143,9 @@ def options(run: Path, config: Config, plan: Plan) -> list[str]:
         "signal": f"TERM@{grace_s}",
         "requeue": "",
         "open-mode": "append",
-        # Slurm takes % in a name for the beginning of a number of the job.
-        "output": shlex.quote(str(run.absolute() / "logs" / "slurm.log").replace("%", "%%")),
+        # Relative paths of the config mean the same wherever the script is submitted.
+        "chdir": shlex.quote(os.getcwd()),
+        "output": shlex.quote(str(run.absolute() / "logs" / "slurm.log")),
     }
     mine = [_option(name, value) for name, value in own.items() if value is not None and name not in given]
     return [*mine, *asked.extra]

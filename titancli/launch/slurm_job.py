@@ -6,8 +6,11 @@ Knows `sbatch` and `squeue`. Does not know what is in the script.
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,32 +23,42 @@ _ANSWERS_WITHIN_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job by its number."""
+    """A job by its number; `cluster` where it is not the one that Slurm's commands ask by themselves."""
 
     id: str
+    cluster: str | None = None
 
     @classmethod
     def read(cls, run: Path) -> Job | None:
         """The job of a run; None where Slurm was not asked to start it."""
         try:
-            return cls(str(json.loads((run / FILE).read_text("utf-8"))["job_id"]))
-        except (OSError, ValueError, KeyError, TypeError):
+            kept = json.loads((run / FILE).read_text("utf-8"))
+            return cls(str(kept["job_id"]), kept.get("cluster"))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def write(self, run: Path) -> None:
         """Puts it into the run folder."""
-        (run / FILE).write_text(json.dumps({"job_id": self.id}) + "\n", "utf-8")
+        kept = {"job_id": self.id} | ({} if self.cluster is None else {"cluster": self.cluster})
+        (run / FILE).write_text(json.dumps(kept) + "\n", "utf-8")
+
+    def named(self) -> str:
+        """It as Slurm's commands take it: its number, after the cluster where that has to be named."""
+        return self.id if self.cluster is None else f"-M {shlex.quote(self.cluster)} {self.id}"
 
     def state(self) -> str | None:
         """Its state where it waits or runs, in Slurm's word; None where Slurm has no such job any more."""
         try:
-            asked = _run("squeue", "--noheader", f"--jobs={self.id}", "--format=%T")
+            where = () if self.cluster is None else (f"--clusters={self.cluster}",)
+            asked = _run("squeue", "--noheader", *where, f"--jobs={self.id}", "--format=%T")
         except (OSError, subprocess.TimeoutExpired):
             return "squeue cannot be asked here"
         # Slurm forgets a job some minutes after its end, and then calls its number invalid.
         if asked.returncode != 0 and "invalid job id" not in asked.stderr.lower():
             return "squeue does not answer"
-        return asked.stdout.strip() or None
+        # Where a cluster is named, a line `CLUSTER: name` comes first.
+        told = [line for line in asked.stdout.splitlines() if not line.startswith("CLUSTER:")]
+        return " ".join(told).strip() or None
 
 
 def require_sbatch() -> None:
@@ -56,20 +69,33 @@ def require_sbatch() -> None:
         raise TitanError(report.error("U190", message, fix, key="launch.scheduler"))
 
 
-def submit(script: Path) -> Job:
+def submit(script: Path, name: str) -> Job:
     """Hands a script to Slurm; TitanError with Slurm's own words where it does not take it."""
     try:
         asked = _run(*words(script))
     except subprocess.TimeoutExpired:
         message = f"sbatch has not answered in {_ANSWERS_WITHIN_S:.0f} s"
-        raise TitanError(
-            report.error("U191", message, "see squeue whether it took the job, and launch again")
-        ) from None
+        raise TitanError(report.error("U191", message, _unknown(name))) from None
+    except KeyboardInterrupt:
+        report.say(_unknown(name), sys.stderr)
+        raise
+    except OSError as trouble:
+        message = f"sbatch cannot be started: {(trouble.strerror or str(trouble)).lower()}"
+        raise TitanError(report.error("U191", message, "see what `sbatch --version` says")) from trouble
     if asked.returncode != 0:
         told = " ".join(asked.stderr.replace("sbatch: error: ", "").split())
         message = f"Slurm does not take the job: {told or f'sbatch exited with {asked.returncode}'}"
         raise TitanError(report.error("U191", message, "set [launch.slurm] to what sinfo and sacctmgr show"))
-    return Job(asked.stdout.strip().partition(";")[0])
+    # A site's own lines may come before.
+    found = re.search(r"^(\d+)(?:;(\S+))?\s*\Z", asked.stdout, re.MULTILINE)
+    if found is None:
+        message = f"sbatch ended well and told no number of a job, but {' '.join(asked.stdout.split())!r}"
+        raise TitanError(report.error("U191", message, _unknown(name)))
+    return Job(found[1], found[2])
+
+
+def _unknown(name: str) -> str:
+    return f"see squeue --me --name={name} whether Slurm took the job, end it with scancel, and launch again"
 
 
 def words(script: Path) -> tuple[str, ...]:
@@ -79,5 +105,11 @@ def words(script: Path) -> tuple[str, ...]:
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWERS_WITHIN_S, check=False
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_ANSWERS_WITHIN_S,
+        check=False,
     )

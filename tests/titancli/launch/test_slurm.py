@@ -94,7 +94,16 @@ def test_an_extra_option_stands_for_the_one_that_says_the_same(extra: str, gone:
 
 
 def test_output_goes_into_the_run_folder_whatever_its_name() -> None:
-    assert asked("/a b/50%/x")[-1] == "--output='/a b/50%%/x/logs/slurm.log'"
+    assert asked("/a b/it's/x")[-1] == """--output='/a b/it'"'"'s/x/logs/slurm.log'"""
+
+
+@pytest.mark.parametrize("cwd", ["50%j", "a\\b", "a\n#SBATCH --nodes=9"])
+def test_a_folder_that_slurm_would_read_as_another_is_refused(
+    titan: Callable[..., Any], tmp_path: Path, cwd: str
+) -> None:
+    (tmp_path / cwd).mkdir()
+    ran = titan(*SLURM, "--dry-run", cwd=tmp_path / cwd)
+    assert (ran.code, "error[U195]: Slurm's options cannot carry the path" in ran.err, ran.out) == (2, True, "")
 
 
 def test_dry_run_prints_the_script_alone_and_writes_nothing(titan: Callable[..., Any], tmp_path: Path) -> None:
@@ -115,6 +124,45 @@ def test_what_slurm_refuses_leaves_nothing(titan: Callable[..., Any], tmp_path: 
     ran = titan(*SLURM, PATH=path)
     assert (ran.code, (tmp_path / "runs").exists()) == (2, False)
     assert "error[U191]: Slurm does not take the job: no such partition\n" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "says"),
+    [
+        ("#!/bin/sh\nexit 0\n", "sbatch ended well and told no number of a job, but ''"),
+        ("#!/bin/sh\necho Submitted batch job 12\n", "told no number of a job, but 'Submitted batch job 12'"),
+        ("#!/bin/sh\nprintf '\\377' >&2; exit 1\n", "Slurm does not take the job: "),
+        ("#!/no/such/shell\n", "sbatch cannot be started: no such file or directory"),
+    ],
+)
+def test_an_sbatch_that_does_not_do_its_part_is_told(
+    titan: Callable[..., Any], tmp_path: Path, sbatch: str, says: str
+) -> None:
+    commands(tmp_path / "bin", sbatch=sbatch)
+    ran = titan(*SLURM, PATH=str(tmp_path / "bin"))
+    assert (ran.code, "error[U191]: " in ran.err and says in ran.err) == (2, True), ran.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_lines_of_a_site_and_the_name_of_a_cluster_stand_around_the_number(
+    titan: Callable[..., Any], tmp_path: Path
+) -> None:
+    asked = f"#!/bin/sh\necho $@ >{tmp_path}/asked\nprintf 'CLUSTER: far\\nPENDING\\n'\n"
+    path = commands(tmp_path / "bin", sbatch="#!/bin/sh\nprintf 'welcome\\n12;far\\n'\n", squeue=asked)
+    ran = titan(*SLURM, PATH=path)
+    assert "next: squeue -M far -j 12; titan monitor x; scancel -M far 12 ends it\n" in ran.out
+    assert "x is job 12 of Slurm (PENDING)" in titan(*SLURM, PATH=path).err
+    assert "--clusters=far --jobs=12" in (tmp_path / "asked").read_text("utf-8")
+
+
+def test_a_job_that_cannot_be_noted_is_named(titan: Callable[..., Any], tmp_path: Path) -> None:
+    path = commands(tmp_path / "bin", sbatch='#!/bin/sh\nmkdir "${2%/*}/slurm.json"; echo 12\n')
+    ran = titan(*SLURM, PATH=path)
+    assert (ran.code, "error[U196]: job 12 of Slurm cannot be noted in runs/x: is a directory\n" in ran.err) == (
+        2,
+        True,
+    )
+    assert (tmp_path / "runs/x/job.sbatch").is_file()
 
 
 def test_a_job_that_slurm_still_has_keeps_its_run_folder(titan: Callable[..., Any], tmp_path: Path) -> None:
