@@ -67,11 +67,20 @@ def _kubectl(*words: str, text: str = "") -> str:
     """What kubectl answers; TitanError in its own words where it does not do what it is asked."""
     try:
         asked = subprocess.run(
-            ("kubectl", *words), input=text, capture_output=True, text=True, timeout=_ANSWERS_WITHIN_S, check=False
+            ("kubectl", *words),
+            input=text,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_ANSWERS_WITHIN_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         message = f"kubectl {words[0]} has not answered in {_ANSWERS_WITHIN_S:.0f} s"
         raise TitanError(report.error("U194", message, "see whether kubectl cluster-info answers")) from None
+    except OSError as trouble:
+        message = f"kubectl cannot be started: {(trouble.strerror or str(trouble)).lower()}"
+        raise TitanError(report.error("U194", message, "see what `kubectl version` says")) from trouble
     if asked.returncode != 0:
         # kubectl logs every try before it says in plain words what is wrong.
         plain = [line for line in asked.stderr.splitlines() if not re.match(r"[IWEF]\d{4} ", line)]

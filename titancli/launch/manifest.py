@@ -111,7 +111,7 @@ def _files(config: Config, plan: Plan) -> dict[str, str]:
 def _object(run: Path, config: Config, plan: Plan, *, name: str, configmap: str) -> str:
     asked = config.launch.kubernetes
     kind, nodes = KINDS[asked.kind], config.cluster.nodes
-    head: dict[str, Value] = {"name": name, "namespace": quoted(asked.namespace)}
+    head: dict[str, Value] = {"name": quoted(name), "namespace": quoted(asked.namespace)}
     pod = _pod(run, config, plan, name=name, configmap=configmap)
     processes = str(plan.world_size // nodes)
     if asked.kind == "TrainJob":
@@ -159,8 +159,8 @@ def _script(run: Path, config: Config, plan: Plan, *, name: str) -> str:
     return filled(
         "node.sh",
         {
-            # Kubernetes would put a variable of the container in the place of $(NAME).
-            "run": shlex.quote(str(PurePosixPath(config.job.dump_folder) / run.name)).replace("$(", "$$("),
+            # Kubernetes puts a variable of the container in the place of $(NAME), and one $ in that of two.
+            "run": shlex.quote(str(PurePosixPath(config.job.dump_folder) / run.name)).replace("$", "$$"),
             "node_rank": kind.node_rank,
             "master_addr": kind.master_addr.format(name=name),
             "master_port": kind.master_port,
@@ -194,15 +194,25 @@ def _is_amd(gpu: str) -> bool:
 
 def quoted(text: str) -> str:
     """A text as a YAML scalar that nothing can mistake for a number, a date or `yes`."""
-    return text if re.fullmatch(r"[A-Za-z/][A-Za-z0-9./_-]*", text) and text not in _WORDS else json.dumps(text)
+    plain = re.fullmatch(r"[A-Za-z/][A-Za-z0-9./_-]*", text) and text.lower() not in _WORDS
+    return text if plain else f'"{"".join(map(_escaped, text))}"'
 
 
-_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n", "True", "False", "Yes", "No"})
+_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+
+
+def _escaped(letter: str) -> str:
+    if letter in '"\\':
+        return f"\\{letter}"
+    return letter if letter.isprintable() else f"\\U{ord(letter):08x}"
 
 
 def _block(name: str, text: str) -> list[str]:
-    """A file of a ConfigMap, its lines as they are."""
-    return [f"{name}: |", *(f"  {line}" for line in text.splitlines())]
+    """A file of a ConfigMap: its lines as they are, where YAML reads them so."""
+    *lines, last = text.split("\n")
+    if last or not all(line.isprintable() and line == line.rstrip() for line in lines):
+        return [f"{name}: {quoted(text)}"]
+    return [f"{name}: |", *(f"  {line}" for line in lines)]
 
 
 def _at(claims: list[tuple[str, str]]) -> Iterator[tuple[int, tuple[str, str]]]:

@@ -76,6 +76,16 @@ def test_what_the_cluster_refuses_is_told_in_plain_words(
     assert (ran.code, "error[U194]: kubectl apply failed: no such kind\n" in ran.err) == (2, True)
 
 
+def test_a_kubectl_that_cannot_be_started_or_answers_in_other_bytes_is_told(
+    titan: Callable[..., Any], cluster: Callable[..., str], tmp_path: Path
+) -> None:
+    ran = titan(*KUBERNETES, *IMAGE, PATH=cluster(apply="printf '\\377 no' >&2; exit 1"))
+    assert (ran.code, "error[U194]: kubectl apply failed: \ufffd no\n" in ran.err) == (2, True)
+    (tmp_path / "bin/kubectl").write_text("#!/no/such/shell\n", "utf-8")
+    ran = titan(*KUBERNETES, *IMAGE, PATH=str(tmp_path / "bin"))
+    assert (ran.code, "error[U194]: kubectl cannot be started: no such file or directory\n" in ran.err) == (2, True)
+
+
 def test_without_kubectl_it_says_where_to_launch(titan: Callable[..., Any], tmp_path: Path) -> None:
     ran = titan(*KUBERNETES, *IMAGE, PATH=str(tmp_path))
     assert (ran.code, "error[U192]: there is no kubectl" in ran.err) == (2, True)

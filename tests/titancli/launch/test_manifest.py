@@ -130,8 +130,46 @@ def test_long_names_that_begin_alike_stay_apart() -> None:
     assert (first != second, len(first) <= 40) == (True, True)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("run", ["no", "ON", "Null", "y"])
+def test_a_run_whose_name_is_a_word_of_yaml_keeps_it(kind: str, run: str) -> None:
+    _, made = objects(f"/data/runs/{run}", launch__kubernetes__kind=kind)
+    assert made["metadata"]["name"] == run.lower()
+
+
+@pytest.mark.parametrize("text", ["a\u2028b\x85", "ends  \n in spaces", "\x7f\U0001f600 \\ '", "\tx\n#y"])
+def test_the_config_is_read_as_it_was_written_whatever_is_in_it(tmp_path: Path, text: str) -> None:
+    configmap, _ = objects(job__description=text)
+    (tmp_path / "config.toml").write_text(configmap["data"]["config.toml"], "utf-8")
+    assert load(tmp_path / "config.toml", environ={}).config.job.description == text
+
+
+def test_kubernetes_puts_nothing_in_the_place_of_a_dollar_in_a_path() -> None:
+    folder = "/data/$(HOME) $$x"
+    _, made = objects(job__dump_folder=folder)
+    # What the kubelet makes of two: one.
+    script = made["spec"]["trainer"]["args"][0].replace("$$", "$")
+    assert script.splitlines()[1] == f"run='{folder}/First_Run'"
+
+
 @pytest.mark.parametrize(
-    "text", ["yes", "null", "1.0", "2026-01-01", "a: b", "a #b", "", "registry:5000/titan@sha256:0f", "/data"]
+    "text",
+    [
+        "yes",
+        "null",
+        "NULL",
+        "tRUE",
+        "\U0001f600",
+        "a\u2028b",
+        'a"\\b\n',
+        "1.0",
+        "2026-01-01",
+        "a: b",
+        "a #b",
+        "",
+        "registry:5000/titan@sha256:0f",
+        "/data",
+    ],
 )
 def test_a_text_is_read_as_the_text_that_it_is(text: str) -> None:
     assert yaml.safe_load(quoted(text)) == text
