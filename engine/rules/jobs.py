@@ -144,6 +144,15 @@ def _is_lost(f: Facts) -> bool:
     return not any(holds(f.config.job.dump_folder, path) for path in mounted)
 
 
+def _is_two_parts(time: str | None) -> bool:
+    return time is not None and re.fullmatch(r"\d+:\d+", time, re.ASCII) is not None
+
+
+def _two_parts_in_words(f: Facts) -> dict[str, object]:
+    time = f.config.launch.slurm.time or ""
+    return {"minutes": int(time.partition(":")[0] or 0), "hours": f"{time}:00", "three": f"00:{time}"}
+
+
 JOB_RULES: tuple[Rule, ...] = (
     Rule(
         id="J901",
@@ -259,5 +268,15 @@ JOB_RULES: tuple[Rule, ...] = (
         message="launch.kubernetes.image = {launch.kubernetes.image!r} cannot name an image",
         fix="write it as registry/name:tag or registry/name@sha256:digest, the name in lower-case letters",
         why="a pod with another name of an image is made, and then waits for ever with InvalidImageName",
+    ),
+    Rule(
+        id="J912",
+        key="launch.slurm.time",
+        severity="warning",
+        broken=lambda f: _on(f, "slurm") and _is_two_parts(f.config.launch.slurm.time),
+        message="launch.slurm.time = {launch.slurm.time!r} is {minutes} minutes to Slurm, not hours",
+        fix='write all three parts: "{hours}" for hours, "{three}" where minutes are meant',
+        words=_two_parts_in_words,
+        why="two parts are minutes and seconds there, and the job ends when they are over",
     ),
 )

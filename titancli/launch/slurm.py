@@ -12,6 +12,7 @@ import re
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from engine.config import Config
@@ -46,6 +47,7 @@ _INSTEAD = {
 def launch_on_slurm(loaded: Loaded, plan: Plan, place: Place, corpus: str, *, dry_run: bool) -> int:
     """Submits a run, or prints its script; returns the exit code. TitanError where it cannot be submitted."""
     _require_plain_paths(place.run)
+    _say_what_goes_before(os.environ)
     command = shlex.join(words(_path(place.run)))
     if dry_run:
         report.say(script(place.run, loaded.config, plan).removesuffix("\n"))
@@ -84,6 +86,13 @@ def _require_plain_paths(run: Path) -> None:
                 f"Slurm's options cannot carry the path {folder!r}: it has a %, a backslash or a control character"
             )
             raise TitanError(report.error("U195", message, "launch from another folder, into another job.dump_folder"))
+
+
+def _say_what_goes_before(environ: Mapping[str, str]) -> None:
+    """Names the variables that sbatch takes for options, as it heeds them before the script's own."""
+    found = sorted(name for name in environ if name.startswith("SBATCH_"))
+    if found:
+        report.say(f"before the options of the script, sbatch heeds {', '.join(found)}", sys.stderr, tint="faint")
 
 
 def _keep(job: Job, run: Path) -> None:

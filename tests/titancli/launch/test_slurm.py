@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,6 +114,27 @@ def test_dry_run_prints_the_script_alone_and_writes_nothing(titan: Callable[...,
     assert (ran.code, ran.out.startswith("#!/bin/bash\n"), ran.err.endswith(f"{command}\n")) == (0, True, True)
     assert subprocess.run(["bash", "-n"], input=ran.out, text=True, check=False).returncode == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_variables_that_sbatch_heeds_before_the_script_are_named(titan: Callable[..., Any]) -> None:
+    ran = titan(*SLURM, "--dry-run", SBATCH_TIMELIMIT="1", SBATCH_GPUS="3")
+    assert ran.err.startswith("before the options of the script, sbatch heeds SBATCH_GPUS, SBATCH_TIMELIMIT\n")
+
+
+def test_a_launch_that_is_interrupted_says_where_to_look_for_the_job(
+    titan_command: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = commands(tmp_path / "bin", sbatch=f"#!/bin/sh\ntouch {tmp_path}/called; exec sleep 60\n")
+    environ = os.environ | {"PATH": path}
+    launch = subprocess.Popen(
+        [*titan_command, *SLURM], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while not (tmp_path / "called").exists() and launch.poll() is None:
+        time.sleep(0.02)
+    os.killpg(launch.pid, signal.SIGINT)
+    _, err = launch.communicate(timeout=30)
+    assert (launch.returncode, "see squeue --me --name=x whether Slurm took the job" in err) == (130, True)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_without_sbatch_it_says_where_to_launch(titan: Callable[..., Any], tmp_path: Path) -> None:
