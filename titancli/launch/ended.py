@@ -11,10 +11,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from engine.errors import EXIT_TERMINATED
+from engine.errors import EXIT_RUN_FAILED, EXIT_TERMINATED
 from engine.rules import check
 from engine.settled import read_settled, with_settled
 from engine.sources import load
+from titancli import report
 from titancli.launch import say_ending
 from titancli.launch.supervise import Ending, told_exit_code
 from titancli.monitor.follow import Follower, Launcher
@@ -28,7 +29,10 @@ def ended(run: Path, code: int, seconds: float) -> int:
         replace(Launcher.this_process(), exit_code=exit_code).write(run)
     loaded = with_settled(load(run / "config.toml", environ={}), read_settled(run))
     plan = check(loaded).plan
-    assert plan is not None, "a run that was launched has a plan"
+    if plan is None:
+        message = f"the config of the run is not in {run} any more"
+        report.say_findings([report.error("U197", message, "launch it again; a run folder has to stay until the end")])
+        return exit_code or EXIT_RUN_FAILED
     ending = Ending(exit_code=exit_code, state=state, seconds=seconds)
     say_ending(ending, plan, run, loaded.config.training.steps)
     return exit_code

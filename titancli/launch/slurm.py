@@ -23,7 +23,7 @@ from engine.rules.jobs import fits_a_script, option_name
 from engine.sources import Loaded
 from titancli import report
 from titancli.launch.run_folder import Place, alone_in, choose, create, withdraw
-from titancli.launch.slurm_job import Job, require_sbatch, submit, words
+from titancli.launch.slurm_job import FILE, Job, require_sbatch, submit, words
 from titancli.launch.summary import named
 from titancli.launch.template import filled
 from titancli.launch.torchrun import FOREIGN, FOREIGN_PREFIXES, environment_of_workers, in_lines, torchrun_words
@@ -118,6 +118,7 @@ def script(run: Path, config: Config, plan: Plan) -> str:
             "options": [f"#SBATCH {option}" for option in options(run, config, plan)],
             "run": shlex.quote(str(run.absolute())),
             "python": shlex.quote(sys.executable),
+            "kept": FILE,
             "nodes": str(config.cluster.nodes),
             "processes": str(per_node),
             "foreign": " ".join((*sorted(FOREIGN), *(f"${{!{prefix}@}}" for prefix in FOREIGN_PREFIXES))),

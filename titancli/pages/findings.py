@@ -17,8 +17,12 @@ from titancli.pages.said import Told, said
 
 FILE = Path(titancli.explain.__file__).parent / "findings.json"
 
-# Processes of the engine, which the source of the commands does not lead to, by the command that starts them.
-_STARTED = {"validate": "engine.dryrun", "launch": "engine.__main__", "doctor": "engine.measure"}
+# What runs in processes that the source of the commands does not lead to, by the command that starts them.
+_STARTED = {
+    "validate": (("engine.dryrun", "main"),),
+    "launch": (("engine.__main__", "main"), ("titancli.launch.ended", "ended")),
+    "doctor": (("engine.measure", "main"),),
+}
 
 
 def findings_json() -> str:
@@ -40,5 +44,5 @@ def _told() -> Iterator[tuple[str, dict[str, Told]]]:
     for name, command in parsed().commands.items():
         yield name, line
         yield name, of_command(command)
-        if name in _STARTED:
-            yield name, said(_STARTED[name], "main")
+        for module, function in _STARTED.get(name, ()):
+            yield name, said(module, function)

@@ -37,3 +37,10 @@ def test_a_torchrun_that_fails_without_a_word_of_its_ranks_is_a_failed_run(
     (run / "logs/torchrun.log").write_text("no address\n", "utf-8")
     assert ended(run, 1, 2.0) == 1
     assert capsys.readouterr().err.endswith("  | no address\n")
+
+
+def test_a_run_folder_that_is_gone_is_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(tmp_path / "gone", 0, 1.0) == 1
+    assert capsys.readouterr().err.startswith(
+        f"error[U197]: the config of the run is not in {tmp_path}/gone any more\n"
+    )

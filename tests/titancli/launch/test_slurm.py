@@ -208,6 +208,23 @@ def test_c44_tasks_that_are_not_one_a_node_are_refused_by_name(tmp_path: Path) -
     assert "SLURM_NTASKS=1, SLURM_NTASKS_PER_NODE=2\n" in ran.stderr
 
 
+def test_a_script_that_is_submitted_by_hand_waits_for_no_job_that_has_its_folder(
+    titan: Callable[..., Any], tmp_path: Path
+) -> None:
+    stopped = "#!/bin/sh\nexit 3\n"
+    path = commands(tmp_path / "bin", sbatch="#!/bin/sh\necho 7\n", squeue="#!/bin/sh\necho 7\n", srun=stopped)
+    assert titan(*SLURM, PATH=path).code == 0
+    job = tmp_path / "runs/x/job.sbatch"
+    by_hand = INSIDE | {"SLURM_JOB_ID": "8"}
+    ran = run_script(job, PATH=path, **by_hand)
+    assert (ran.returncode, "runs/x is the run folder of job 7, which has not ended\n" in ran.stderr) == (2, True)
+    (job.parent / "events/rank-00000.jsonl").write_text("of job 7\n", "utf-8")
+    gone = commands(tmp_path / "gone", srun=stopped, squeue=stopped, scontrol="#!/bin/sh\necho 127.0.0.1\n")
+    assert run_script(job, PATH=gone, **by_hand).returncode == 1
+    assert (job.parent / "before-8-0/events/rank-00000.jsonl").read_text("utf-8") == "of job 7\n"
+    assert json.loads((job.parent / "slurm.json").read_text("utf-8")) == {"job_id": "8"}
+
+
 @pytest.mark.world
 def test_the_script_trains_and_a_job_that_is_started_again_keeps_what_it_wrote(
     titan: Callable[..., Any], tmp_path: Path
@@ -220,5 +237,5 @@ def test_the_script_trains_and_a_job_that_is_started_again_keeps_what_it_wrote(
     outer = {"RANK": "5", "MASTER_ADDR": "nowhere.invalid", "TITAN_TRAINING__STEPS": "9"}
     ran = run_script(run / "job.sbatch", PATH=path, **INSIDE, **outer, SLURM_RESTART_COUNT="1")
     assert (ran.returncode, ran.stdout.startswith("done: 3 of 3 steps in ")) == (0, True)
-    assert (run / "requeued-1/events/rank-00000.jsonl").read_text("utf-8") == "of the first try\n"
+    assert (run / "before-7-1/events/rank-00000.jsonl").read_text("utf-8") == "of the first try\n"
     assert json.loads((run / "launcher.json").read_text("utf-8"))["exit_code"] == 0
