@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 
 from engine.facts import Facts
@@ -10,6 +11,7 @@ from engine.rules.row import Rule
 _SHORT = {
     "A": "account",
     "C": "constraint",
+    "D": "chdir",
     "G": "gpus",
     "J": "job-name",
     "N": "nodes",
@@ -141,7 +143,8 @@ def _steps(path: str) -> bool:
 def _is_lost(f: Facts) -> bool:
     """Whether what a run writes lies in no claim, and goes with its pods."""
     mounted = [volume_parts(volume)[1] for volume in f.config.launch.kubernetes.volumes]
-    return not any(holds(f.config.job.dump_folder, path) for path in mounted)
+    folder = posixpath.normpath(f.config.job.dump_folder)
+    return not any(holds(folder, path) for path in mounted)
 
 
 def _is_two_parts(time: str | None) -> bool:

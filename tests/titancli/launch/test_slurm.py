@@ -88,6 +88,7 @@ def test_the_grace_is_what_slurm_gives_before_the_time_limit() -> None:
         ("--no-requeue", "--requeue"),
         ("-J other", "--job-name=x"),
         ("-o here.log", "--output"),
+        ("-D /scratch", "--chdir"),
     ],
 )
 def test_an_extra_option_stands_for_the_one_that_says_the_same(extra: str, gone: str) -> None:
