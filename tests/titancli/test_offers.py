@@ -29,8 +29,8 @@ def test_no_command_is_offered_where_a_config_stands() -> None:
 
 def test_flags_of_a_command_come_before_the_sections_of_a_config() -> None:
     found = values("validate", "--")
-    assert found[:5] == ["--preset", "--dry-run", "--stack", "--json", "--help"]
-    assert found[5:] == [f"--{section}." for section in Config.model_fields]
+    assert found[:6] == ["--preset", "--dry-run", "--stack", "--against", "--json", "--help"]
+    assert found[6:] == [f"--{section}." for section in Config.model_fields]
 
 
 def test_keys_are_offered_once_their_section_is_plain() -> None:
