@@ -114,9 +114,8 @@ def plan(
         seq_len=seq_len,
         global_batch=global_batch,
         goal=goal,
-        top=top,
     )
-    return plan(config, preset, context.obj, asked, output=output, force=force, as_json=json)
+    return plan(config, preset, context.obj, asked, top=top, output=output, force=force, as_json=json)
 
 
 @app.command(cls=Command, epilog=KEYS)

@@ -109,7 +109,6 @@ RULES: tuple[Rule, ...] = (
         kind="3D: FSDP, TP and PP",
     ),
 )
-SIMPLEST_KIND, LONG_KIND = RULES[0].kind, "FSDP and CP"
 
 
 def rule_of(parameters: int) -> Rule:

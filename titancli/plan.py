@@ -29,7 +29,7 @@ from titancli.config_file import (
 from titancli.help import continued
 from titancli.init.left_out import completed
 from titancli.nothing_fits import nothing
-from titancli.question import Asked, question_of
+from titancli.question import TOP, Asked, question_of
 from titancli.ranking import say_lost, say_pareto, say_ranked
 from titancli.whole_file import takes_a_stream
 
@@ -40,13 +40,14 @@ def plan(
     flags: Sequence[Flag],
     asked: Asked,
     *,
+    top: str = TOP,
     output: str | None,
     force: bool,
     as_json: bool,
 ) -> int:
     """Searches and shows, as text or as one JSON object; 0, 2 where the question is wrong, 3 where nothing fits."""
     asked, taken = completed(path, preset, flags, asked)
-    question = question_of(path, preset, flags, asked)
+    question = question_of(path, preset, flags, asked, top=top)
     if output is not None:
         check_target(output, force=force)
     found = search(question, refusal=refusal)

@@ -32,6 +32,8 @@ _SHORT = {
     "global_batch": "training.global_batch_size",
 }
 _MOST_SHOWN = 50
+TOP = "5"
+"""How many layouts are shown where nobody says."""
 # How lengths are called everywhere: 8k is 8,192. Nothing as long as twelve digits is a length.
 _THOUSANDS = re.compile(r"([0-9]{1,12})\s*[kK]")
 _SUFFIXED = re.compile(r"[0-9.]+\s*[A-Za-z]+")
@@ -54,16 +56,20 @@ class Asked:
     seq_len: str | None = None
     global_batch: str | None = None
     goal: str | None = None
-    top: str = "5"
 
 
-def question_of(path: str | None, preset: str | None, flags: Sequence[Flag], asked: Asked) -> Question:
-    """What the search is asked; TitanError with all that is wrong with the command line at once."""
+def question_of(
+    path: str | None, preset: str | None, flags: Sequence[Flag], asked: Asked, *, top: str = TOP
+) -> Question:
+    """What the search is asked; TitanError with all that is wrong with the command line at once.
+
+    `top`: how many layouts are to be shown, as it was typed.
+    """
     findings: list[Finding] = []
     model = model_flags(asked.model, findings)
     goal = goal_of("production" if asked.goal is None else asked.goal, findings)
     asked = readable(asked, findings)
-    top = _top(asked.top, findings)
+    shown = _top(top, findings)
     if asked.model is None and path is None and preset is None and not names_a_model(flags):
         findings.append(report.error("U120", "titan plan needs a model", "give --model 8B, a CONFIG, or --preset NAME"))
     loaded = of_named_model(load(path, preset=preset, flags=[*model, *short_flags(asked), *flags]))
@@ -73,7 +79,7 @@ def question_of(path: str | None, preset: str | None, flags: Sequence[Flag], ask
     config = started(loaded, goal)
     cluster = cluster_of(loaded)
     is_written = path is not None or preset is not None
-    return Question(config=config, cluster=cluster, goal=goal, fixed=fixed(flags), top=top, is_written=is_written)
+    return Question(config=config, cluster=cluster, goal=goal, fixed=fixed(flags), top=shown, is_written=is_written)
 
 
 def _wrong_in_every_layout(loaded: Loaded) -> list[Finding]:
@@ -82,8 +88,8 @@ def _wrong_in_every_layout(loaded: Loaded) -> list[Finding]:
     return [finding for finding in judged.findings if finding.severity == "error"]
 
 
-def short_flags(asked: object) -> list[Flag]:
-    """The dotted flags that the command's own stand for; `asked` has the words as typed, None for none."""
+def short_flags(asked: Asked) -> list[Flag]:
+    """The dotted flags that the command's own stand for."""
     return [
         Flag(key, value, f"--{name.replace('_', '-')}")
         for name, key in _SHORT.items()

@@ -21,7 +21,7 @@ from engine.planner.search.layouts import kind_of
 from engine.rules.layouts import refusal
 from engine.sources import Flag
 from engine.strategies import chosen
-from titancli.guide import LONG_KIND, SIMPLEST_KIND, Cell, Size, Thumb, rule_of
+from titancli.guide import RULES, Cell, Size, Thumb, rule_of
 from titancli.question import Asked, question_of
 from titancli.ranking import described
 
@@ -130,10 +130,10 @@ def thumb(question: Question, found: Found) -> Thumb | None:
 
 def _kind(question: Question, winner: Candidate) -> str:
     """The kind that the rule of thumb names for a size and a goal."""
+    simplest, rule = RULES[0], rule_of(winner.plan.parameters)
     if question.goal == "prototype":
-        return SIMPLEST_KIND
-    rule = rule_of(winner.plan.parameters)
-    return LONG_KIND if question.config.training.seq_len >= 32_768 and rule.kind == SIMPLEST_KIND else rule.kind
+        return simplest.kind
+    return "FSDP and CP" if question.config.training.seq_len >= 32_768 and rule == simplest else rule.kind
 
 
 def _thumb(question: Question, other: Alternative) -> Thumb:

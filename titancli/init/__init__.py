@@ -19,20 +19,13 @@ from titancli.init.judging import Doubt
 from titancli.init.prompts import can_ask
 from titancli.init.target import check_place
 from titancli.init.wizard import Setting, State
-from titancli.question import short_flags
+from titancli.question import Asked, short_flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """Answers given as flags, as they were typed; None: not given."""
+class Answers(Asked):
+    """Answers given as flags: what is asked, and which of the plans for it is written."""
 
-    model: str | None = None
-    gpu: str | None = None
-    nodes: str | None = None
-    gpus_per_node: str | None = None
-    seq_len: str | None = None
-    global_batch: str | None = None
-    goal: str | None = None
     choice: str | None = None
 
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
 
 from titancli.pages.screen import played
 
@@ -136,9 +135,3 @@ def transcript(picture: Picture) -> Text:
     told.expand_tabs()
     kept = [line for line in told.split("\n", allow_blank=True) if not _TIMED.search(line.plain)]
     return type(told)("\n").join(kept)
-
-
-def letters_of(svg: str) -> str:
-    """All that is written in a picture, from top to bottom, without spaces and without its frame."""
-    texts = [each for each in ElementTree.fromstring(svg).iter() if each.tag.endswith("}text")]
-    return "".join("".join(str(each.text).split()) for each in texts if "clip-path" in each.attrib)

@@ -8,9 +8,15 @@ import pytest
 
 from titancli.app import parsed
 from titancli.pages import FOLDER
-from titancli.pages.pictures import PICTURES, Picture, letters_of, transcript
+from titancli.pages.pictures import PICTURES, Picture, transcript
 
 QUICK = [picture for picture in PICTURES if not picture.takes_seconds]
+
+
+def letters_of(svg: str) -> str:
+    """All that is written in a picture, from top to bottom, without spaces and without its frame."""
+    texts = [each for each in ElementTree.fromstring(svg).iter() if each.tag.endswith("}text")]
+    return "".join("".join(str(each.text).split()) for each in texts if "clip-path" in each.attrib)
 
 
 @pytest.mark.parametrize("picture", QUICK, ids=lambda picture: picture.name)
