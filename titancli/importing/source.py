@@ -113,6 +113,11 @@ def _leaves(table: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[
                 yield path, value
 
 
+def _is_titans_section(name: str) -> bool:
+    """Whether it is a table of titan's; an empty one, such as the last of a written config, is its only key."""
+    return any(key.startswith(f"{name}.") for key in field_types())
+
+
 def _is_section(name: str) -> bool:
     return any(key.startswith(f"{name}.") for key in (*ROWS, *OLDER))
 
@@ -120,8 +125,8 @@ def _is_section(name: str) -> bool:
 def _check_tool(file: str, tables: Mapping[str, Any], keys: list[str]) -> None:
     """TitanError for a file of titan's own or of another tool."""
     strange = [key for key in keys if key not in ROWS and key not in OLDER]
-    if strange and all(key in field_types() for key in strange):
-        first = strange[0]
+    first = next((key for key in strange if key in field_types()), None)
+    if first is not None and all(key in field_types() or _is_titans_section(key) for key in strange):
         message = f"{file} is a config of titan's already: torchtitan has no {first}"
         fix = f"use it as it is: titan validate {file}"
         raise TitanError(_whole("U163", message, fix, file))

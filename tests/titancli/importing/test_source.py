@@ -69,6 +69,7 @@ def test_broken_toml_has_line_and_column(titan: Callable[..., Any], tmp_path: Pa
     ("name", "text", "rule"),
     [
         ("run.toml", '[cluster]\ngpu = "h200"\n[training]\nsteps = 3\n', "U163"),
+        ("written.toml", '[cluster]\ngpu = "h200"\n[training]\nsteps = 3\n[data]\n', "U163"),
         ("pyproject.toml", '[project]\nname = "x"\n[tool.ruff]\nline-length = 1\n', "U164"),
         ("empty.toml", "# nothing\n", "U164"),
         ("megatron.yaml", "tensor_model_parallel_size: 8\n", "U164"),
