@@ -400,6 +400,8 @@ class Comm(Section):
     """Longest wait for all ranks to meet, and for the first step."""
     train_timeout_seconds: Count = 100
     """Longest wait in a collective after the first step."""
+    save_timeout_seconds: Count = 1800
+    """Longest save or load of a checkpoint."""
 
 
 class Debug(Section):

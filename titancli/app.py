@@ -177,11 +177,43 @@ def launch(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the exact command, script or manifest; start nothing.")
     ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Come back once it has started; it goes on without this terminal.")
+    ] = False,
+    preflight: Annotated[
+        bool, typer.Option("--preflight", help="Measure every GPU and link first; takes under a minute.")
+    ] = False,
+    max_restarts: Annotated[
+        str | None,
+        typer.Option("--max-restarts", metavar="N", help="Times a failed run is started again: launch.max_restarts."),
+    ] = None,
+    nnodes: Annotated[
+        str | None, typer.Option("--nnodes", metavar="N", help="Machines that this is called on: cluster.nodes.")
+    ] = None,
+    node_rank: Annotated[
+        str | None, typer.Option("--node-rank", metavar="K", help="Which of them this one is, from 0.")
+    ] = None,
+    rdzv_endpoint: Annotated[
+        str | None,
+        typer.Option("--rdzv-endpoint", metavar="HOST:PORT", help="Where they meet: an address and port of node 0."),
+    ] = None,
 ) -> int:
     """Check a config, then train with it, here or on a cluster."""
     from titancli.launch import Options, launch
 
-    options = Options(name=name, scheduler=scheduler, resume=resume, overwrite=overwrite, dry_run=dry_run)
+    options = Options(
+        name=name,
+        scheduler=scheduler,
+        resume=resume,
+        overwrite=overwrite,
+        dry_run=dry_run,
+        detach=detach,
+        preflight=preflight,
+        max_restarts=max_restarts,
+        nnodes=nnodes,
+        node_rank=node_rank,
+        rdzv_endpoint=rdzv_endpoint,
+    )
     return launch(config, preset, context.obj, options)
 
 

@@ -26,12 +26,12 @@ from engine.data.loader import Batch
 from engine.dry.holding import Holding, Moment, Peak
 from engine.dry.kernels import keep_as_a_gpu_does
 from engine.dry.place import told
-from engine.loop import forward_backward, update_weights
 from engine.lr import learning_rate
 from engine.model.llama import Decoder
 from engine.optim import allocate
 from engine.parallel.pipeline import without_peers
 from engine.planner.plan import Plan
+from engine.step import forward_backward, update_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

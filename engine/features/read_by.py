@@ -79,12 +79,14 @@ READ_BY: dict[str, str] = {
             for name in ("recipe_name", "filter_fqns", "emulate")
         ),
         "engine/parallel/shard.py": ("training.mixed_precision_param", "training.mixed_precision_reduce"),
-        "engine/loop.py": (
+        "engine/training.py": (
             "training.steps",
             "training.max_norm",
             "metrics.log_freq",
-            "comm.init_timeout_seconds",
             "comm.train_timeout_seconds",
+        ),
+        "engine/loop.py": (
+            "comm.init_timeout_seconds",
             "debug.seed",
             "debug.deterministic",
         ),

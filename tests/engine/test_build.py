@@ -57,8 +57,8 @@ def tied_after_steps(arguments: dict[str, Any]) -> list[bool]:
     """Whether head and embedding are one storage after building and after each of three steps."""
     from synthetic import Rows
 
-    from engine.loop import forward_backward
     from engine.optim import update
+    from engine.step import forward_backward
 
     config = tiny(**arguments)
     resolved = plan(config)

@@ -15,6 +15,7 @@ from layouts import layout
 from synthetic import Rows, tiny
 
 import engine.loop
+import engine.training
 from engine.build import Built
 from engine.data.loader import Batch
 from engine.events import event_file, read_new
@@ -31,7 +32,7 @@ def plant_nan(arguments: dict[str, Any], folder: str, where: str, rank: int, ste
     # Pipeline ranks are outermost, and read the same.
     data_rank = dist.get_rank() % resolved.mesh.data_ranks
     seen: dict[str, Any] = {}
-    before = engine.loop.forward_backward
+    before = engine.training.forward_backward
     calls = 0
 
     def planting(built: Built, batches: Any, denominator: torch.Tensor) -> torch.Tensor:
@@ -50,13 +51,13 @@ def plant_nan(arguments: dict[str, Any], folder: str, where: str, rank: int, ste
             local(gradient).view(-1)[0] = float("nan")
         return loss
 
-    engine.loop.forward_backward = planting
+    engine.training.forward_backward = planting
     try:
         fit(config, resolved, run=Path(folder), source=Rows(config, resolved, data_rank=data_rank))
     except RuntimeError as failure:
         seen["message"] = str(failure)
     finally:
-        engine.loop.forward_backward = before
+        engine.training.forward_backward = before
     built = seen["built"]
     same_weights = all(torch.equal(seen["weights"][name], local(weight)) for name, weight in built.weights.items())
     states = list(built.optimizer.state.values())

@@ -18,8 +18,9 @@ from synthetic import Rows, tiny
 import engine.loop
 from engine.build import Built, build
 from engine.data.loader import Batch
-from engine.loop import fit, forward_backward
+from engine.loop import fit
 from engine.planner.plan import plan
+from engine.step import forward_backward
 
 
 def losses_and_norms(arguments: dict[str, Any]) -> list[tuple[float, float]]:

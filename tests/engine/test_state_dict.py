@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from engine.build import Built, build
-from engine.loop import forward_backward, update_weights
 from engine.planner.plan import plan
+from engine.step import forward_backward, update_weights
 
 LAYOUTS = {
     "fsdp2": {"dp": 2},

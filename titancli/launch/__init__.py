@@ -38,6 +38,12 @@ class Options:
     resume: bool = False
     overwrite: bool = False
     dry_run: bool = False
+    detach: bool = False
+    preflight: bool = False
+    max_restarts: str | None = None
+    nnodes: str | None = None
+    node_rank: str | None = None
+    rdzv_endpoint: str | None = None
 
 
 def launch(path: str | None, preset: str | None, flags: Sequence[Flag], options: Options) -> int:
@@ -48,6 +54,10 @@ def launch(path: str | None, preset: str | None, flags: Sequence[Flag], options:
         flags = (*flags, Flag("job.name", options.name, "--name"))
     if options.scheduler is not None:
         flags = (*flags, Flag("launch.scheduler", options.scheduler, "--scheduler"))
+    if options.max_restarts is not None:
+        flags = (*flags, Flag("launch.max_restarts", options.max_restarts, "--max-restarts"))
+    if options.nnodes is not None:
+        flags = (*flags, Flag("cluster.nodes", options.nnodes, "--nnodes"))
     loaded = load_config("launch", path, preset, flags)
     machine = this_machine()
     checked = _judge(loaded, machine)

@@ -27,10 +27,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from engine.build import Built, build
 from engine.config import ScheduleName
 from engine.data.loader import IGNORE, Batch
-from engine.loop import fit, forward_backward
+from engine.loop import fit
 from engine.parallel.pipeline import Pipeline, without_peers
 from engine.planner.plan import plan
 from engine.planner.schedule import SINGLE_STAGE, ZERO_BUBBLE
+from engine.step import forward_backward
 
 SCHEDULES: tuple[ScheduleName, ...] = get_args(ScheduleName)
 LOCAL_BATCH = "training__local_batch_size"

@@ -24,7 +24,7 @@ from engine.build import Built, build
 from engine.config import Config, Float8, Mx
 from engine.data.loader import Batch
 from engine.keys import with_values
-from engine.loop import fit, forward_backward
+from engine.loop import fit
 from engine.model.linear import Linear
 from engine.model.llama import Decoder
 from engine.optim import gradient_norm, update
@@ -33,6 +33,7 @@ from engine.planner.plan import plan
 from engine.rules import check
 from engine.shapes import shape_of
 from engine.sources import Loaded
+from engine.step import forward_backward
 
 WIDTHS: dict[str, Any] = {
     "model__shape__dim": 64,

@@ -15,9 +15,9 @@ from synthetic import Rows, tiny
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.build import build
-from engine.loop import forward_backward
 from engine.model.initial import initialise
 from engine.planner.plan import plan
+from engine.step import forward_backward
 
 LAYOUTS = {"one": (1, 1, 1), "replicate": (2, 2, 1), "fsdp": (2, 1, 2), "hsdp": (4, 2, 2)}
 

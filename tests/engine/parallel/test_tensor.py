@@ -24,11 +24,12 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.build import Built, build
-from engine.loop import fit, forward_backward
+from engine.loop import fit
 from engine.model.llama import Decoder
 from engine.optim import gradient_norm
 from engine.parallel.tensor import apply_tensor_parallel
 from engine.planner.plan import plan
+from engine.step import forward_backward
 
 
 def figures(arguments: dict[str, Any]) -> dict[str, Any]:

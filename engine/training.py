@@ -1,0 +1,189 @@
+"""The steps of a run, one after the other: what is queued, what is looked at, what is written and saved.
+
+Knows the order within a step and that nothing in it waits for the device: only steps that are logged or saved do.
+Does not know the arithmetic (step.py), where batches come from (data/) or how a checkpoint is written (checkpoint/).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.build import Built
+from engine.config import Config
+from engine.data.loader import Batch
+from engine.errors import EXIT_OK
+from engine.lr import learning_rate
+from engine.metrics import Meter
+from engine.planner.plan import Plan
+from engine.recorder import Recorder
+from engine.report import memory_fields
+from engine.shapes import part_parameters
+from engine.status import StatusWord, find_non_finite
+from engine.step import forward_backward, update_weights
+from engine.stop import Stop
+
+
+class Source(Protocol):
+    """Where a rank's batches come from."""
+
+    def batches(self, step: int) -> Sequence[Batch] | None:
+        """The batches of one step, one for each accumulation step; None, on all ranks at once, where data ended."""
+
+    @property
+    def end_message(self) -> str:
+        """Why there are no more, for people; asked only after `batches` said so."""
+
+
+class Saver(Protocol):
+    """What keeps checkpoints; every rank asks and calls it at the same steps."""
+
+    def is_due(self, step: int) -> bool:
+        """Whether `step` is one after which a checkpoint is saved."""
+
+    def save(self, step: int) -> None:
+        """Saves the state after `step`, unless that is saved already; raises on every rank where it fails on one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended: `reason` in words, the exit code it calls for, and the `step` events in their order."""
+
+    reason: str
+    exit_code: int
+    last_step: int
+    steps: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """A step that was queued and not yet looked at; all but `step` lives on the device.
+
+    `loss` is this rank's sum over its own tokens, `bad` is 1.0 where the gradient is not finite.
+    """
+
+    step: int
+    loss: Tensor
+    norm: Tensor
+    local_norms_N: Tensor
+    bad: Tensor
+
+
+class Training:
+    """The state of a run between steps: counts, the step that is queued, the word ranks exchange."""
+
+    def __init__(
+        self, config: Config, plan: Plan, built: Built, *, recorder: Recorder, stop: Stop, saver: Saver | None = None
+    ) -> None:
+        self.config, self.plan, self.built, self.recorder, self.stop = config, plan, built, recorder, stop
+        self.saver = saver
+        self.word = StatusWord(built.device)
+        self.pending: Pending | None = None
+        self.meter = Meter(config, plan, now_s=time.perf_counter())
+
+    def run(self, source: Source, *, first_step: int = 1) -> Outcome:
+        """Steps from `first_step` to the last, or those until the data or somebody's patience ends.
+
+        The last one is always reported, and saved where anything is.
+        """
+        steps, log_freq = self.config.training.steps, self.config.metrics.log_freq
+        reason, code, done, tokens = "completed", EXIT_OK, first_step - 1, 0
+        for step in range(first_step, steps + 1):
+            began_s = time.perf_counter()
+            batches = source.batches(step)
+            data_s = time.perf_counter() - began_s
+            if batches is None:
+                reason = source.end_message
+                break
+            tokens, stop_code = self.step(step, batches)
+            done = step
+            self.meter.add(tokens=tokens, slots=self.plan.tokens_per_step, data_s=data_s)
+            if step == first_step or step % log_freq == 0:
+                self.report(tokens)
+            if step == first_step:
+                self.built.world.set_timeout(self.config.comm.train_timeout_seconds)
+                if self.config.compile.enable:
+                    self.recorder.begin("train")
+            if stop_code is not None:
+                reason, code = f"stopped by a signal after step {done}", stop_code
+                break
+            if self.saver is not None and self.saver.is_due(done):
+                self.save(self.saver, done)
+        if self.pending is not None:
+            self.report(tokens)
+        if self.saver is not None and done >= first_step:
+            self.save(self.saver, done)
+        return Outcome(reason=reason, exit_code=code, last_step=done, steps=tuple(self.recorder.steps))
+
+    def step(self, step: int, batches: Sequence[Batch]) -> tuple[int, int | None]:
+        """One optimizer step, queued; valid tokens of all ranks in it, and the exit code if all are to stop after it.
+
+        A bad step before this one is found here, in time to keep this one from changing weights.
+        """
+        built, previous = self.built, self.pending
+        tokens = sum(batch.valid_tokens for batch in batches) if built.world.counts_tokens else 0
+        denominator = self.word.send(tokens=tokens, stop=self.stop, previous_bad=previous.bad if previous else None)
+        loss = forward_backward(built, batches, denominator)
+        status = self.word.read()
+        if previous is not None:
+            self.settle(previous, status.previous_bad)
+        norm, bad = update_weights(built, lr=learning_rate(self.config, step), max_norm=self.config.training.max_norm)
+        self.pending = Pending(step=step, loss=loss, norm=norm.total, local_norms_N=norm.local_N, bad=bad)
+        return status.tokens, status.stop_exit_code
+
+    def save(self, saver: Saver, step: int) -> None:
+        """Saves what is there after `step`, once it is known to be finite."""
+        pending = self.pending
+        if pending is not None and bool(pending.bad):
+            self.settle(pending, True)
+        saver.save(step)
+
+    def settle(self, pending: Pending, bad: bool) -> None:
+        """Looks at a step that is over; raises NonFiniteStep if it was bad."""
+        self.pending = None
+        if bad:
+            shape = self.plan.model
+            raise find_non_finite(
+                step=pending.step,
+                loss=pending.loss,
+                names=tuple(self.built.weights),
+                local_norms_N=pending.local_norms_N,
+                model=tuple(part_parameters(shape, tuple(range(shape.n_layers)), first=True, last=True)),
+            )
+
+    def report(self, tokens: int) -> None:
+        """Waits for the queued step, then writes its figures; loss and norm are those of the whole world."""
+        pending = self.pending
+        assert pending is not None, "no step is queued"
+        total = pending.loss.clone() if self.built.counts_loss else torch.zeros_like(pending.loss)
+        dist.all_reduce(total)
+        loss_sum, grad_norm, bad = torch.stack((total, pending.norm.double(), pending.bad.double())).tolist()
+        self.settle(pending, bool(bad))
+        speed = self.meter.report(time.perf_counter())
+        self.recorder.write("memory", **memory_fields(self.built.device))
+        self.recorder.write(
+            "step",
+            step=pending.step,
+            loss=loss_sum / tokens if tokens else None,
+            grad_norm=grad_norm,
+            lr=learning_rate(self.config, pending.step),
+            tokens=tokens,
+            slots=self.plan.tokens_per_step,
+            step_s=speed.step_s,
+            tokens_per_s_per_gpu=speed.tokens_per_s_per_gpu,
+            mfu_pct=speed.mfu_pct,
+            breakdown={
+                "data_s": speed.data_s,
+                "compute_s": None,
+                "exposed_comm_s": None,
+                "bubble_s": None,
+                "host_s": None,
+                "other_s": max(0.0, speed.step_s - speed.data_s),
+            },
+        )
