@@ -46,6 +46,8 @@ _IMAGE = re.compile(
     re.ASCII,
 )
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+# The seconds of --signal have 16 bits.
+LONGEST_NOTICE_S = 65_535
 # Mounted by titan itself.
 _TAKEN = ("/dev/shm", "/etc/titan")
 
@@ -281,5 +283,15 @@ JOB_RULES: tuple[Rule, ...] = (
         fix='write all three parts: "{hours}" for hours, "{three}" where minutes are meant',
         words=_two_parts_in_words,
         why="two parts are minutes and seconds there, and the job ends when they are over",
+    ),
+    Rule(
+        id="J913",
+        key="launch.grace_seconds",
+        broken=lambda f: _on(f, "slurm") and f.config.launch.grace_seconds > LONGEST_NOTICE_S,
+        message="grace_seconds = {launch.grace_seconds:,.0f} is more than the {longest:,} s that --signal can be early",
+        fix="set it to {longest} or less",
+        words=lambda _: {"longest": LONGEST_NOTICE_S},
+        edit=lambda _: {"launch.grace_seconds": LONGEST_NOTICE_S},
+        why="Slurm signals that long before the time limit; the seconds have 16 bits, and sbatch refuses more",
     ),
 )
