@@ -20,6 +20,7 @@ from engine.build import build
 from engine.config import Config
 from engine.data.loader import Loader
 from engine.events import EventLog
+from engine.memory_failure import memory_fields_at, out_of_memory_in
 from engine.parallel.mesh import local_device, process_group
 from engine.planner.plan import Plan
 from engine.recorder import Recorder, failure_fields
@@ -48,7 +49,8 @@ def fit(config: Config, plan: Plan, *, run: Path | None = None, source: Source |
         ):
             outcome = _run(config, plan, device=device, recorder=recorder, stop=stop, source=source)
     except BaseException as failure:
-        recorder.write("run_ended", **failure_fields(failure, rank))
+        told = failure_fields(out_of_memory_in(failure) or failure, rank)
+        recorder.write("run_ended", **told, **memory_fields_at(failure, device=device, phase=recorder.phase))
         raise
     else:
         recorder.write("run_ended", reason=outcome.reason, exit_code=outcome.exit_code, first_failure=None)

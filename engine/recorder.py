@@ -23,6 +23,11 @@ class Recorder:
         self._began_s = 0.0
         self.steps: list[dict[str, Any]] = []
 
+    @property
+    def phase(self) -> str | None:
+        """The phase that is going on; None between phases."""
+        return self._phase
+
     def write(self, kind: Kind, **fields: Any) -> None:
         """One event."""
         if kind == "step":
