@@ -1,4 +1,4 @@
-"""Signals are noted, and a second one is not."""
+"""Signals are noted, and which of them end the process when they come again."""
 
 from __future__ import annotations
 
@@ -31,19 +31,46 @@ def test_handlers_are_put_back() -> None:
     assert before == after
 
 
-def test_the_second_signal_of_a_kind_ends_the_process() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_c42_a_termination_that_is_sent_again_does_not_end_a_process_that_saves(number: signal.Signals) -> None:
+    with listening() as stop:
+        for _ in range(3):
+            os.kill(os.getpid(), number)
+        assert stop.terminations == 3
+
+
+def test_a_hangup_stays_ignored_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with listening() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.terminations == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_an_interrupt_that_is_handed_on_twice_is_one_press() -> None:
+    with listening() as stop:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert stop.interrupts == 1
+
+
+def test_a_later_interrupt_ends_the_process() -> None:
     code = """
-import os, signal
-from engine.stop import listening
-with listening():
-    os.kill(os.getpid(), signal.SIGTERM)
+import os, signal, time
+from engine.stop import SAME_PRESS_S, listening
+with listening() as stop:
     os.kill(os.getpid(), signal.SIGINT)
     print("alive", flush=True)
-    os.kill(os.getpid(), signal.SIGTERM)
+    now_s = time.monotonic()
+    time.monotonic = lambda: now_s + SAME_PRESS_S + 0.1
+    os.kill(os.getpid(), signal.SIGINT)
     print("not reached", flush=True)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (-signal.SIGTERM, "alive\n")
+    assert (done.returncode, done.stdout) == (-signal.SIGINT, "alive\n")
 
 
 def test_other_threads_listen_to_nothing_and_run_all_the_same() -> None:
