@@ -292,6 +292,6 @@ JOB_RULES: tuple[Rule, ...] = (
         fix="set it to {longest} or less",
         words=lambda _: {"longest": LONGEST_NOTICE_S},
         edit=lambda _: {"launch.grace_seconds": LONGEST_NOTICE_S},
-        why="Slurm signals that long before the time limit; the seconds have 16 bits, and sbatch refuses more",
+        why="the signal comes that long before the time limit; its seconds have 16 bits, and sbatch refuses more",
     ),
 )
