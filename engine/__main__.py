@@ -15,6 +15,12 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from engine.parent import end_with_parent, has_torchrun
+
+if __name__ == "__main__" and has_torchrun():
+    # Before torch, which takes a second or more to import: torchrun may be gone by then.
+    end_with_parent()
+
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from engine.errors import EXIT_CONFIG, EXIT_OK, EXIT_RUN_FAILED, TitanError

@@ -26,7 +26,7 @@ from engine.hardware import GPUS, Machine, kind_of, this_machine
 from engine.machine import Driver, Limits, driver, limits, processor
 from titancli import figures, report
 from titancli.fitness import Check, checks
-from titancli.launch.processes import die_with_parent
+from titancli.launch.processes import tied_to_this
 from titancli.launch.torchrun import foreign
 
 _SIGNS = {"well": ("ok", "good"), "doubtful": ("?", ""), "wrong": ("no", "bad")}

@@ -20,7 +20,7 @@ from engine.errors import Finding
 from engine.planner.plan import Plan
 from engine.sources import Loaded, locate
 from titancli import figures, report
-from titancli.launch.processes import die_with_parent
+from titancli.launch.processes import tied_to_this
 from titancli.launch.torchrun import foreign
 
 GIB = 1 << 30
@@ -35,7 +35,7 @@ def run(config: Config) -> list[Row] | Finding:
     removed = foreign(os.environ)
     environ = {name: value for name, value in os.environ.items() if name not in removed}
     process = subprocess.Popen(
-        (sys.executable, "-m", "engine.dryrun"),
+        tied_to_this((sys.executable, "-m", "engine.dryrun")),
         # Without GPUs everything is the same on every machine, and those of this one stay free.
         env=environ | {"PYTHONSAFEPATH": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
         stdin=subprocess.PIPE,
@@ -44,7 +44,6 @@ def run(config: Config) -> list[Row] | Finding:
         text=True,
         encoding="utf-8",
         errors="replace",
-        preexec_fn=die_with_parent(),
     )
     try:
         out, err = process.communicate(config.model_dump_json())

@@ -1,7 +1,8 @@
 """The processes of a run: started in a session of their own, and ended to the last one.
 
-Knows a process only by having started it or by descending from one it started. Never ends
-anything by name.
+Knows a process only by having started it, by descending from one it started, or by a mark that such a one hands on.
+Never ends anything by name. When the launcher dies in whatever way, torchrun dies with it (tied.py), and each worker
+ends with torchrun (engine/parent.py).
 """
 
 from __future__ import annotations
@@ -13,30 +14,33 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
+from titancli.launch import tied
 from titancli.launch.torchrun import Command
 
 _KILL_AFTER_S = 3.0
-_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_MARK = "TITAN_LAUNCHED_AS"
 
 
 class Processes:
     """torchrun and all that descends from it."""
 
     def __init__(self, command: Command, environ: Mapping[str, str], log: Path) -> None:
+        self._mark = uuid.uuid4().hex
         with log.open("ab") as output:
             self._torchrun = subprocess.Popen(
-                command.words,
-                env=command.environment(environ),
+                tied_to_this(command.words),
+                env=command.environment(environ) | {_MARK: self._mark},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=die_with_parent(),
             )
         root = psutil.Process(self._torchrun.pid)
         self._known: dict[int, psutil.Process] = {root.pid: root}
@@ -60,10 +64,15 @@ class Processes:
         return signal.Signals(-code).name
 
     def look(self) -> None:
-        """Remembers every descendant that lives now: one that loses its parent can be found no other way."""
+        """Remembers every descendant that lives now: one that loses its parent can be found only by its mark."""
+        self._known |= {orphan.pid: orphan for orphan in self._orphans()}
         for parent in self._alive():
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._known |= {child.pid: child for child in parent.children(recursive=True)}
+
+    def is_any_left(self) -> bool:
+        """Whether one of them lives."""
+        return bool(self._alive())
 
     def end(self, *, at_once: bool = False) -> None:
         """Ends all that is left: SIGTERM, and SIGKILL after three seconds (or right away)."""
@@ -82,6 +91,37 @@ class Processes:
     def _alive(self) -> list[psutil.Process]:
         return [process for process in self._known.values() if _is_alive(process)]
 
+    def _orphans(self) -> list[psutil.Process]:
+        """Processes of the run that this one has adopted; those that are over are taken off the system's list."""
+        found = []
+        for child in psutil.Process().children():
+            if child.pid in self._known and child.pid != self._torchrun.pid and not _is_alive(child):
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(child.pid, os.WNOHANG)
+            elif child.pid not in self._known and _mark_of(child) == self._mark:
+                found.append(child)
+        return found
+
+
+def tied_to_this(words: Sequence[str]) -> tuple[str, ...]:
+    """A command that is killed when this process, whose child it will be, dies in whatever way."""
+    return (sys.executable, "-I", "-S", tied.__file__, str(os.getpid()), *words)
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of every descendant that loses its own, so that none can be lost."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _mark_of(process: psutil.Process) -> str | None:
+    """The mark that a process was started with, or inherited."""
+    try:
+        mark: str | None = process.environ().get(_MARK)
+    except (psutil.Error, OSError):
+        return None
+    return mark
+
 
 def _is_alive(process: psutil.Process) -> bool:
     """Whether it is still that process, and more than an entry that nobody has collected."""
@@ -95,17 +135,3 @@ def _send(processes: list[psutil.Process], number: signal.Signals) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)
-
-
-def die_with_parent() -> Callable[[], None] | None:
-    """For the child, before it becomes torchrun: ask Linux for a SIGTERM when the launcher dies in whatever way."""
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    return ask
