@@ -156,7 +156,6 @@ def _lines(what: str) -> Iterator[dict[str, Any]]:
             stderr=said,
             text=True,
             encoding="utf-8",
-            preexec_fn=die_with_parent(),
         )
         assert process.stdout is not None, "its output goes through a pipe"
         try:
