@@ -149,7 +149,7 @@ def _lines(what: str) -> Iterator[dict[str, Any]]:
     environ = {name: value for name, value in os.environ.items() if name not in removed}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         process = subprocess.Popen(
-            (sys.executable, "-m", "engine.measure", what),
+            tied_to_this((sys.executable, "-m", "engine.measure", what)),
             env=environ | {"PYTHONSAFEPATH": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
