@@ -23,6 +23,7 @@ __all__ = [
     "Machine",
     "calibrated",
     "cpu_gpu",
+    "is_mig_instance",
     "kind_of",
     "resolve_cluster",
     "this_machine",
@@ -124,9 +125,19 @@ class Cluster:
         return self.nodes * self.gpus_per_node
 
 
+def is_mig_instance(gpu_name: str) -> bool:
+    """Whether NVML's name is that of a part of a GPU: `NVIDIA H200 MIG 1g.18gb`."""
+    return " MIG " in gpu_name
+
+
 def kind_of(gpu_name: str, memory_bytes: int) -> str | None:
-    """The key in `GPUS` for a device name as NVML gives it; None for a GPU that the table does not have."""
+    """The key in `GPUS` for a device name as NVML gives it; None for one that the table does not have.
+
+    The table is of whole GPUs: of a MIG instance, which bears the GPU's name, it knows no rate.
+    """
     name = gpu_name.upper().replace("-", " ")
+    if is_mig_instance(gpu_name):
+        return None
     if "H100" in name:
         return "h100-80" if memory_bytes < 90 * GIB else "h100-96"
     if "A100" in name:

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from engine.calibration import RATES, Calibration, CalibrationError, find, read, usual_path, write
+from engine.cards import Driver, driver
 from engine.config import Job
 from engine.errors import EXIT_HARDWARE, EXIT_OK, EXIT_RUN_FAILED, TitanError
 from engine.hardware import GPUS, Machine, kind_of, this_machine
-from engine.machine import Driver, Limits, driver, limits, processor
+from engine.machine import Limits, limits, processor
 from titancli import figures, report
 from titancli.fitness import Check, checks
 from titancli.launch.processes import tied_to_this

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from engine.cards import Card, Driver
 from engine.hardware import GPUS, kind_of
-from engine.machine import Card, Driver, Limits, Machine
+from engine.machine import Limits, Machine
 from titancli import figures
 
 State = Literal["well", "doubtful", "wrong"]

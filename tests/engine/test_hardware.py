@@ -54,6 +54,10 @@ def test_a_device_is_known_by_its_name_and_memory(name: str, gib: int, kind: str
     assert kind_of(name, gib * GIB) == kind
 
 
+def test_a_mig_instance_is_not_the_gpu_whose_name_it_bears() -> None:
+    assert kind_of("NVIDIA H200 MIG 1g.18gb", 18 * GIB) is None
+
+
 def test_auto_is_what_this_machine_has() -> None:
     cluster = resolve_cluster(ClusterConfig(), TWO_H200)
     assert (cluster.gpu.name, cluster.nodes, cluster.gpus_per_node, cluster.world_size) == ("h200", 1, 2, 2)

@@ -5,28 +5,10 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-import pytest
-
-from engine.machine import _visible_order, driver, limits, processor, this_machine
+from engine.cards import driver
+from engine.machine import limits, processor, this_machine
 
 GIB = 1 << 30
-
-
-@pytest.mark.parametrize(
-    ("visible", "order"),
-    [
-        (None, [0, 1, 2]),
-        ("", []),
-        ("2,0", [2, 0]),
-        (" 1 ", [1]),
-        ("GPU-b,0", [1, 0]),
-        ("1,9,0", [1]),
-        ("GPU-,0", []),
-        ("-1", []),
-    ],
-)
-def test_visible_devices_are_read_like_cuda_does(visible: str | None, order: list[int]) -> None:
-    assert _visible_order(visible, ["GPU-a", "GPU-b1", "GPU-c"]) == order
 
 
 def test_this_machine_has_processors_and_memory() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from engine.machine import Card, Driver, Limits, Machine
+from engine.cards import Card, Driver
+from engine.machine import Limits, Machine
 from titancli.fitness import TRIED, Check, checks
 
 GIB = 1 << 30
