@@ -351,7 +351,7 @@ class Launch(Section):
     scheduler: Literal["local", "slurm", "kubernetes"] = "local"
     """Start here, or submit to a cluster."""
     max_restarts: Whole = 0
-    """Times that a failed run is started again from its newest checkpoint."""
+    """Times in all that one launch starts its failed run again, from the newest checkpoint."""
     grace_seconds: NotNegative = 30.0
     """Seconds that workers get to end by themselves after a signal."""
     slurm: Slurm = Slurm()

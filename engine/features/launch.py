@@ -22,7 +22,7 @@ def _has_nvlink(f: Facts) -> bool:
 
 LAUNCH: tuple[Feature, ...] = (
     Feature(key="launch.scheduler"),
-    Feature(key="launch.max_restarts", built=False),
+    Feature(key="launch.max_restarts"),
     *(
         Feature(key=f"launch.slurm.{name}", idle=unless("launch.scheduler", "slurm"))
         for name in ("partition", "account", "time", "qos", "extra")

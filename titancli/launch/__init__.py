@@ -6,8 +6,6 @@ folder, the data, and only then the first process, or what a scheduler is handed
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -15,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import EXIT_CONFIG, EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, EXIT_TERMINATED, Finding
+from engine.errors import EXIT_CONFIG, EXIT_OK, Finding, TitanError
 from engine.sources import Flag, Loaded, locate
 from titancli import report
 from titancli.validate import load_config
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
     from engine.hardware import Machine
     from engine.planner.plan import Plan
     from engine.rules import Report
-    from titancli.launch.run_folder import Place
-    from titancli.launch.supervise import Ending
-    from titancli.launch.torchrun import Command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +44,9 @@ class Options:
 def launch(path: str | None, preset: str | None, flags: Sequence[Flag], options: Options) -> int:
     """Launches, or says why not; returns the exit code. TitanError where the run folder or the data cannot be had."""
     from engine.hardware import this_machine
+    from titancli.launch.combinations import require_combination, require_config
 
+    require_config(path, preset, flags, options)
     if options.name is not None:
         flags = (*flags, Flag("job.name", options.name, "--name"))
     if options.scheduler is not None:
@@ -59,6 +56,10 @@ def launch(path: str | None, preset: str | None, flags: Sequence[Flag], options:
     if options.nnodes is not None:
         flags = (*flags, Flag("cluster.nodes", options.nnodes, "--nnodes"))
     loaded = load_config("launch", path, preset, flags)
+    require_combination(options, loaded.config.launch.scheduler)
+    if options.preflight or options.node_rank is not None or options.rdzv_endpoint is not None:
+        message = "--preflight, --node-rank and --rdzv-endpoint are not built yet"
+        raise TitanError(report.error("R126", message, "leave them out"))
     machine = this_machine()
     checked = _judge(loaded, machine)
     report.say_findings(checked.findings)
@@ -117,108 +118,21 @@ def _say_nothing_started(checked: Report) -> None:
 
 def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options) -> int:
     from titancli.corpus import read_corpus
-    from titancli.launch.run_folder import alone_in, choose, create
-    from titancli.launch.torchrun import foreign
+    from titancli.launch.local import Here, as_it_was, launch_here, look_at_checkpoints, say_complete
+    from titancli.launch.run_folder import choose
 
-    def place_now() -> Place | Path:
-        return choose(loaded, resume=options.resume, overwrite=options.overwrite, now_s=time.time())
-
-    place = place_now()
+    place = choose(loaded, resume=options.resume, overwrite=options.overwrite, now_s=time.time())
     if isinstance(place, Path):
-        return _say_complete(place, loaded)
+        return say_complete(place, loaded)
     if loaded.config.launch.scheduler == "kubernetes":
         from titancli.launch.kubernetes import launch_on_kubernetes
 
         return launch_on_kubernetes(loaded, plan, place, dry_run=options.dry_run)
+    look_at_checkpoints(loaded, plan, place)
+    plan = as_it_was(loaded, plan, place)
     corpus = read_corpus(loaded, plan)
     if loaded.config.launch.scheduler == "slurm":
         from titancli.launch.slurm import launch_on_slurm
 
         return launch_on_slurm(loaded, plan, place, corpus, dry_run=options.dry_run)
-    if options.dry_run:
-        report.say(str(_torchrun(place.run, loaded, plan, machine)))
-        report.say(f"nothing was started; the command needs {place.run}, which titan launch writes", sys.stderr)
-        return EXIT_OK
-    ignored = [name for name in foreign(os.environ) if not name.startswith("TITAN_")]
-    if ignored:
-        report.say(f"not handed to the workers: {', '.join(ignored)} of another launcher", sys.stderr, tint="faint")
-    with alone_in(place.run.parent):
-        # Another launch may have taken the place while this one read its data.
-        place = place_now()
-        if isinstance(place, Path):
-            return _say_complete(place, loaded)
-        torchrun = _torchrun(place.run, loaded, plan, machine)
-        aside = create(place, loaded, plan, str(torchrun))
-    if aside:
-        report.say(f"the old run folder is now {aside}")
-    return _run(loaded, plan, place.run, torchrun, corpus)
-
-
-def _say_complete(run: Path, loaded: Loaded) -> int:
-    report.say(f"the run {run} is complete: all {loaded.config.training.steps} steps are done", tint="good")
-    return EXIT_OK
-
-
-def _torchrun(run: Path, loaded: Loaded, plan: Plan, machine: Machine) -> Command:
-    from titancli.launch.torchrun import command
-
-    return command(
-        run,
-        processes=plan.world_size,
-        threads=max(1, machine.cpus // plan.world_size),
-        grace_s=loaded.config.launch.grace_seconds,
-        environ=os.environ,
-    )
-
-
-def _run(loaded: Loaded, plan: Plan, run: Path, torchrun: Command, corpus: str) -> int:
-    from dataclasses import replace
-
-    from titancli.launch.again import after
-    from titancli.launch.progress import display, quietly_say
-    from titancli.launch.supervise import supervise
-    from titancli.monitor.follow import Launcher
-
-    steps = loaded.config.training.steps
-    model = f"{loaded.config.model.name} {loaded.config.model.flavor}"
-    quietly_say(f"{run.name}: {model} on {report.devices(plan.gpu, plan.world_size)}, {report.layout(plan)}")
-    quietly_say(f"  {steps} steps of {plan.tokens_per_step:,} tokens; run folder {run}", tint="faint")
-    quietly_say(f"  {corpus}", tint="faint")
-    try:
-        while True:
-            ending = supervise(
-                torchrun, run, grace_s=loaded.config.launch.grace_seconds, display=lambda: display(steps)
-            )
-            again = after(loaded, plan, run, ending)
-            if again is None or again.plan is None:
-                break
-            plan = again.plan
-    except OSError as trouble:
-        message = f"the processes of {run} cannot be started: {(trouble.strerror or str(trouble)).lower()}"
-        report.say_findings([report.error("R203", message, "mend that, and launch again")])
-        return EXIT_RUN_FAILED
-    # Where even this little does not fit the disk any more, the events still tell how the run ended.
-    with contextlib.suppress(OSError):
-        replace(Launcher.this_process(), exit_code=ending.exit_code).write(run)
-    if again is not None:
-        quietly_say(again.text)
-    say_ending(ending, plan, run, steps)
-    return ending.exit_code
-
-
-def say_ending(ending: Ending, plan: Plan, run: Path, steps: int) -> None:
-    """Says how a run went, or on stderr which rank failed first and why."""
-    from titancli.launch.progress import quietly_say
-    from titancli.launch.summary import cause_outside, failure_text, summary
-    from titancli.monitor.failure import failures_of
-    from titancli.rank_logs import TORCHRUN_LOG, text_of
-
-    if ending.exit_code in (EXIT_OK, EXIT_INTERRUPTED, EXIT_TERMINATED):
-        quietly_say(summary(ending, plan, run, steps=steps))
-        return
-    tail = "\n".join(text_of(run / "logs" / TORCHRUN_LOG, 4096).splitlines()[-10:])
-    failures, outside = failures_of(run, ending.state), cause_outside(ending, run)
-    try:
-        report.say(failure_text(failures, run, torchrun_tail=tail, outside=outside), sys.stderr, tint="bad")
-    except OSError:
-        report.lose(sys.stderr)
+    return launch_here(Here(loaded=loaded, plan=plan, machine=machine, options=options, corpus=corpus), place)

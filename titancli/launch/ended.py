@@ -16,7 +16,7 @@ from engine.rules import check
 from engine.settled import read_settled, with_settled
 from engine.sources import load
 from titancli import report
-from titancli.launch import say_ending
+from titancli.launch.start import say_ending
 from titancli.launch.supervise import Ending, told_exit_code
 from titancli.monitor.follow import Follower, Launcher
 

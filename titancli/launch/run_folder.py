@@ -1,6 +1,6 @@
-"""The folder of a run: its name, whether it may be taken, and what the launcher writes into it.
+"""The folder of a run: its name, and what the launcher writes into it.
 
-Knows which run of a name is going on, complete, or of another config. Does not start anything.
+Does not know what a folder that stands there means (taken), nor whose it is (lease). Does not start anything.
 A folder appears whole or not at all, and none is ever deleted: `--overwrite` moves it aside.
 """
 
@@ -18,27 +18,34 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from engine.config import Config
-from engine.errors import Finding, TitanError
-from engine.keys import field_types, value_of
+from engine.errors import TitanError
+from engine.events import EventLog
 from engine.planner.plan import Plan
-from engine.settled import settled_by, write_settled
-from engine.sources import Loaded, load, locate, to_toml
+from engine.settled import FILE, settled_by, write_settled
+from engine.sources import Loaded, to_toml
 from titancli import report
-from titancli.launch.slurm_job import Job
-from titancli.monitor.follow import Follower, Launcher, folder_of_runs, judge
+from titancli.launch.lease import just_taken
+from titancli.launch.taken import Resumed, at_name, judge_taken
+from titancli.monitor.follow import LAUNCHER_FILE, Launcher, folder_of_runs
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
-_MOST_KEYS = 5
+_EARLIER = "earlier-"
+LAUNCH_LOG = "launch.log"
+"""What a launcher without a terminal says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a run is going to stand; `taken` is a folder that has to be moved aside first."""
+    """Where a run is going to stand; `taken` is a folder that has to be moved aside first.
+
+    `resumed` is the run that stands there already and is gone on with.
+    """
 
     run: Path
     taken: bool = False
+    resumed: Resumed | None = None
 
 
 def choose(loaded: Loaded, *, resume: bool, overwrite: bool, now_s: float) -> Place | Path:
@@ -58,15 +65,21 @@ def choose(loaded: Loaded, *, resume: bool, overwrite: bool, now_s: float) -> Pl
     if not _NAME.fullmatch(job.name):
         message = f"job.name = {job.name!r} cannot name a folder"
         raise TitanError(
-            _at(loaded, "R102", message, "use letters, digits and any of . _ - + =, without a dot in front")
+            at_name(loaded, "R102", message, "use letters, digits and any of . _ - + =, without a dot in front")
         )
     run = folder_of_runs(job.dump_folder) / job.name
     if not os.path.lexists(run):
         if resume:
             message = f"there is no run {job.name} in {job.dump_folder} to resume"
-            raise TitanError(_at(loaded, "R103", message, "leave --resume out to start it"))
+            raise TitanError(at_name(loaded, "R103", message, "leave --resume out to start it"))
         return Place(run=run)
-    return _existing(loaded, run, overwrite=overwrite)
+    match judge_taken(loaded, run, resume=resume, overwrite=overwrite):
+        case "complete":
+            return run
+        case "aside":
+            return Place(run=run, taken=True)
+        case resumed:
+            return Place(run=run, resumed=resumed)
 
 
 def _unnamed(runs: Path, stem: str, now_s: float) -> Path:
@@ -75,41 +88,6 @@ def _unnamed(runs: Path, stem: str, now_s: float) -> Path:
     name = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now_s))}"
     counted = (runs / (name if count == 1 else f"{name}-{count}") for count in range(1, 10_000))
     return next(run for run in counted if not os.path.lexists(run))
-
-
-def _existing(loaded: Loaded, run: Path, *, overwrite: bool) -> Place | Path:
-    state = judge(Follower(run).read(), Launcher.read(run))
-    launcher = Launcher.read(run)
-    if state in ("starting", "running") and launcher is not None and launcher.is_alive is not False:
-        message = f"the run {run} is going on (process {launcher.pid} on {launcher.host})"
-        raise TitanError(_at(loaded, "R104", message, f"watch it with titan monitor {run}, or give another --name"))
-    job = Job.read(run)
-    if job is not None and (queued := job.state()) is not None:
-        message = f"the run {run} is job {job.id} of Slurm ({queued})"
-        raise TitanError(_at(loaded, "R104", message, f"end it first (scancel {job.id}), or give another --name"))
-    if overwrite:
-        return Place(run=run, taken=True)
-    kept = "give another --name, or --overwrite to start anew (the old folder is kept beside it)"
-    if not os.path.isfile(run / "config.toml"):
-        raise TitanError(_at(loaded, "R105", f"{run} exists and is not the folder of a run", kept))
-    there = load(run / "config.toml", environ={})
-    if there.findings:
-        raise TitanError(_at(loaded, "R105", f"{run} holds a run whose config.toml cannot be read", kept))
-    other = differences(there.config, loaded.config)
-    if other:
-        raise TitanError(_at(loaded, "R105", f"{run} holds a run of another config: {other}", kept))
-    if state == "finished":
-        return run
-    message = f"{run} holds this run, {state} and without a checkpoint to resume from"
-    raise TitanError(_at(loaded, "R106", message, kept))
-
-
-def differences(old: Config, new: Config) -> str:
-    """The keys whose values differ, in words: `training.steps is 10 there and 20 here`; empty where none does."""
-    changed = [key for key in field_types() if value_of(old, key) != value_of(new, key)]
-    words = [f"{key} is {value_of(old, key)!r} there and {value_of(new, key)!r} here" for key in changed[:_MOST_KEYS]]
-    more = len(changed) - len(words)
-    return ", ".join(words) + (f", and {more} more" if more else "")
 
 
 @contextmanager
@@ -150,50 +128,106 @@ def create(place: Place, loaded: Loaded, plan: Plan, command: str, *, files: Map
     """Writes the run folder; returns where a folder that stood there was moved to, else an empty text.
 
     `files` are the further ones, by name, of a run that a scheduler starts: this process is not its launcher then.
+    In the folder of a run that is gone on with, what earlier launches have left stays, under other names.
     TitanError where the disk does not take it, or another launch came first; nothing is left of it then.
     """
+    if place.resumed is not None:
+        _go_on_in(place.run, place.resumed, loaded, plan, command, files=files)
+        return ""
     partial = place.run.with_name(f".{place.run.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         with _told(place.run):
             for folder in ("events", "logs", "checkpoints"):
                 (partial / folder).mkdir(parents=True)
-            (partial / "config.toml").write_text(to_toml(loaded.config), "utf-8")
-            write_settled(partial, settled_by(loaded.config, plan))
-            (partial / "plan.json").write_text(json.dumps(plan.to_json(), indent=1) + "\n", "utf-8")
-            (partial / "command.txt").write_text(command + "\n", "utf-8")
+            _write(partial, loaded, plan, command, settled={}, files=files or {})
             if files is None:
                 Launcher.this_process().write(partial)
-            for name, text in (files or {}).items():
-                (partial / name).write_text(text, "utf-8")
             aside = _move_aside(place.run) if place.taken else ""
-            _put_in_place(loaded, partial, place.run)
+            _put_in_place(partial, place.run)
         return aside
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _go_on_in(
+    run: Path, resumed: Resumed, loaded: Loaded, plan: Plan, command: str, *, files: Mapping[str, str] | None
+) -> None:
+    """Makes the folder of an earlier launch ready for another one."""
+    with _told(run):
+        if resumed.changed:
+            shutil.copyfile(run / "config.toml", _numbered(run, "config-{}.toml"))
+        keep_logs(run)
+        if files is not None:
+            # What the earlier launcher has said is not true of a job that waits.
+            (run / LAUNCHER_FILE).unlink(missing_ok=True)
+        _write(run, loaded, plan, command, settled=resumed.settled, files=files or {})
+
+
+def _write(
+    folder: Path, loaded: Loaded, plan: Plan, command: str, *, settled: Mapping[str, Any], files: Mapping[str, str]
+) -> None:
+    """What workers and watchers read of a launch, each file whole or not at all."""
+    texts = {
+        "config.toml": to_toml(loaded.config),
+        "plan.json": json.dumps(plan.to_json(), indent=1) + "\n",
+        "command.txt": command + "\n",
+        **files,
+    }
+    (folder / FILE).unlink(missing_ok=True)
+    write_settled(folder, settled_by(loaded.config, plan) | dict(settled))
+    for name, text in texts.items():
+        partial = folder / f".{name}.{os.getpid()}"
+        try:
+            partial.write_text(text, "utf-8")
+            partial.replace(folder / name)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def keep_logs(run: Path) -> None:
+    """Puts what processes that are gone have written into a folder of its own: it must not be read as the new ones'."""
+    logs = run / "logs"
+    kept = re.compile(rf"{_EARLIER}\d+|{re.escape(LAUNCH_LOG)}")
+    written = [entry for entry in logs.iterdir() if not kept.fullmatch(entry.name)]
+    if written:
+        earlier = _numbered(logs, _EARLIER + "{}")
+        earlier.mkdir()
+        for entry in written:
+            entry.rename(earlier / entry.name)
+
+
+def start_over(run: Path, text: str, *, step: int | None) -> None:
+    """Tells every reader of the events that all processes are started again, from `step` or from the beginning."""
+    events = EventLog(run, 0)
+    events.write("warning", message=text, restarts=True, step=step)
+    events.close()
+
+
+def _numbered(folder: Path, name: str) -> Path:
+    """The first path of a name with a number that is free."""
+    numbered = (folder / name.format(count) for count in range(1, 10_000))
+    return next(path for path in numbered if not os.path.lexists(path))
+
+
 def withdraw(run: Path, aside: str) -> None:
-    """Takes a folder back in which nothing was started, and puts the one that it replaced where it stood."""
-    shutil.rmtree(run, ignore_errors=True)
+    """Takes a folder back in which nothing was ever started, and puts the one that it replaced where it stood."""
+    if not any((run / "events").iterdir()):
+        shutil.rmtree(run, ignore_errors=True)
     if aside:
         Path(aside).rename(run)
 
 
-def _put_in_place(loaded: Loaded, partial: Path, run: Path) -> None:
+def _put_in_place(partial: Path, run: Path) -> None:
     try:
         partial.rename(run)
     except OSError as trouble:
         if trouble.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
-        message = f"another launch has just taken {run}"
-        raise TitanError(
-            _at(loaded, "R104", message, f"watch it with titan monitor {run}, or give another --name")
-        ) from (trouble)
+        raise just_taken(run) from trouble
 
 
 def _move_aside(run: Path) -> str:
-    olds = (run.with_name(f"{run.name}.old-{count}") for count in range(1, 10_000))
-    free = next(old for old in olds if not os.path.lexists(old))
+    free = _numbered(run.parent, run.name.replace("{", "{{").replace("}", "}}") + ".old-{}")
     run.rename(free)
     return str(free)
 
@@ -207,10 +241,3 @@ def _told(run: Path) -> Iterator[None]:
         message = f"cannot write the run folder {run}: {(trouble.strerror or str(trouble)).lower()}"
         fix = "make room or set job.dump_folder to a folder that can be written"
         raise TitanError(report.error("R107", message, fix, key="job.dump_folder")) from trouble
-
-
-def _at(loaded: Loaded, rule: str, message: str, fix: str) -> Finding:
-    file, line, source = locate(loaded.origins, "job.name")
-    return Finding(
-        rule=rule, severity="error", key="job.name", message=message, fix=fix, file=file, line=line, source=source
-    )

@@ -9,12 +9,13 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, EXIT_TERMINATED
+from engine.parent import ENDS_WITHIN_S
 from titancli.launch.processes import Processes
 from titancli.launch.progress import Display
 from titancli.launch.torchrun import Command
@@ -24,7 +25,7 @@ from titancli.rank_logs import TORCHRUN_LOG
 
 _TICK_S = 0.1
 _LOOK_EVERY_S = 1.0
-# Ranks that wait for a failed one cannot end by themselves; longer than this helps nobody.
+# Ranks that wait for a failed one cannot end by themselves; longer than this helps nobody, unless one is saving.
 _PATIENCE_AFTER_FAILURE_S = 10.0
 
 
@@ -32,13 +33,15 @@ _PATIENCE_AFTER_FAILURE_S = 10.0
 class Ending:
     """How the processes ended: titan's exit code and what the events add up to.
 
-    `killed_by` is the signal that ended torchrun itself, where somebody else sent it.
+    `killed_by` is the signal that ended torchrun itself, where somebody else sent it. `cut_off`: the grace was over
+    before all ranks had ended by themselves.
     """
 
     exit_code: int
     state: RunState
     seconds: float
     killed_by: str | None = None
+    cut_off: bool = False
 
 
 class Signals:
@@ -60,6 +63,11 @@ class Signals:
     def __exit__(self, *_: object) -> None:
         self._restore.close()
 
+    @property
+    def has_any(self) -> bool:
+        """Whether somebody has asked for the end."""
+        return bool(self.interrupts or self.terminations)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         del frame
         if number == signal.SIGINT:
@@ -75,17 +83,21 @@ def supervise(
     grace_s: float,
     display: Callable[[], Display],
     environ: Mapping[str, str] = os.environ,
+    signals: Signals | None = None,
 ) -> Ending:
-    """Runs torchrun to its end; no process of it is left when this returns."""
+    """Runs torchrun to its end; no process of it is left when this returns.
+
+    `signals` are those that are in force already, around several attempts.
+    """
     began_s = time.monotonic()
-    follower = Follower(run)
-    with Signals() as signals:
-        # Before the display: what the child asks for between fork and exec must not meet another thread.
+    # Another attempt in the same folder is another's: only what is written from here on tells how this one went.
+    follower = Follower(run, from_now=True)
+    with nullcontext(signals) if signals is not None else Signals() as signals:
         processes = Processes(command, environ, run / "logs" / TORCHRUN_LOG)
         watch = _Watch(processes, signals, grace_s)
         try:
             with display() as shown:
-                while processes.exit_code() is None:
+                while processes.exit_code() is None or watch.is_anybody_left():
                     shown.show(follower.read())
                     watch.tick(follower.state, shown)
                     time.sleep(_TICK_S)
@@ -100,6 +112,7 @@ def supervise(
         state=state,
         seconds=time.monotonic() - began_s,
         killed_by=killed_by,
+        cut_off=watch.has_cut_off,
     )
 
 
@@ -111,6 +124,16 @@ class _Watch:
         self._handed_on: set[signal.Signals] = set()
         self._deadline_s: float | None = None
         self._looked_s = 0.0
+        self._orphaned_s: float | None = None
+        self.has_cut_off = False
+
+    def is_anybody_left(self) -> bool:
+        """Whether workers outlive torchrun: Linux has told them of its end, and they may be saving."""
+        if self._orphaned_s is None:
+            self._processes.look()
+            self._orphaned_s = time.monotonic()
+        within_s = min(self._grace_s, ENDS_WITHIN_S)
+        return self._processes.is_any_left() and time.monotonic() - self._orphaned_s < within_s
 
     def tick(self, state: RunState, shown: Display) -> None:
         now_s = time.monotonic()
@@ -125,9 +148,21 @@ class _Watch:
         if self._signals.terminations:
             self._hand_on(signal.SIGTERM, shown, "asked to end: stopping")
         if state.first_failure is not None and self._deadline_s is None:
-            self._deadline_s = now_s + min(self._grace_s, _PATIENCE_AFTER_FAILURE_S)
+            self._deadline_s = now_s + self._patience_s(state)
         if self._deadline_s is not None and now_s > self._deadline_s:
-            self._processes.end()
+            self._cut_off(state, shown)
+
+    def _patience_s(self, state: RunState) -> float:
+        """How long ranks that have not failed may go on after one that has."""
+        return self._grace_s if is_saving(state) else min(self._grace_s, _PATIENCE_AFTER_FAILURE_S)
+
+    def _cut_off(self, state: RunState, shown: Display) -> None:
+        """Ends what is left after its time; says so where somebody had asked for the end."""
+        if self._handed_on and not self.has_cut_off:
+            self.has_cut_off = True
+            what = ": the checkpoint that is being saved is cut off" if is_saving(state) else ""
+            shown.note(f"the {self._grace_s:g} s of launch.grace_seconds are over{what}; killing all processes")
+        self._processes.end()
 
     def _hand_on(self, number: signal.Signals, shown: Display, text: str) -> None:
         if number not in self._handed_on:
@@ -136,6 +171,11 @@ class _Watch:
             self._processes.look()
             self._processes.signal(number)
             self._deadline_s = time.monotonic() + self._grace_s
+
+
+def is_saving(state: RunState) -> bool:
+    """Whether a checkpoint is being written."""
+    return state.phase == "save"
 
 
 def _exit_code(signals: Signals, state: RunState, torchrun_code: int | None, killed_by: str | None) -> int:

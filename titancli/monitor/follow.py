@@ -12,7 +12,7 @@ import os
 import socket
 import time
 import tomllib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from engine.events import Event, event_file, read_ends, read_new
 from titancli import report
 from titancli.monitor.fold import fold
 from titancli.monitor.run_state import RunState
+from titancli.monitor.values import as_text
 
 State = Literal["starting", "running", "finished", "failed", "interrupted", "dead"]
 ENDED: frozenset[State] = frozenset({"finished", "failed", "interrupted", "dead"})
@@ -83,16 +84,24 @@ def _missing(message: str, fix: str) -> Finding:
 
 
 class Follower:
-    """Reads the events of every rank of a run as they come, and keeps what they add up to."""
+    """Reads the events of every rank of a run as they come, and keeps what they add up to.
 
-    def __init__(self, run: Path) -> None:
+    With `from_now`, what was written before does not count.
+    """
+
+    def __init__(self, run: Path, *, from_now: bool = False) -> None:
         self.run = run
         self.state = RunState()
         self._offsets: dict[Path, int] = {}
+        if from_now:
+            self._offsets = {path: read_ends(path)[1] for path in self._files()}
+
+    def _files(self) -> list[Path]:
+        return sorted((self.run / "events").glob("rank-*.jsonl"))
 
     def read(self) -> RunState:
         """Folds in what was written since the last call; files that cannot be read now are tried again."""
-        for path in sorted((self.run / "events").glob("rank-*.jsonl")):
+        for path in self._files():
             try:
                 events, offset = self._read(path)
             except OSError:
@@ -120,10 +129,11 @@ class Launcher:
     host: str
     created: float
     exit_code: int | None = None
+    namespace: str | None = None
 
     def write(self, run: Path) -> None:
         """Puts itself into the run folder, whole or not at all."""
-        fields = {"pid": self.pid, "host": self.host, "created": self.created, "exit_code": self.exit_code}
+        fields = asdict(self)
         partial = run / f".{LAUNCHER_FILE}.{self.pid}"
         try:
             partial.write_text(json.dumps(fields) + "\n", "utf-8")
@@ -136,32 +146,61 @@ class Launcher:
         """The launcher that is running here and now."""
         import psutil
 
-        return cls(pid=os.getpid(), host=socket.gethostname(), created=psutil.Process().create_time())
+        return cls(
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            created=psutil.Process().create_time(),
+            namespace=_pid_namespace(),
+        )
 
     @classmethod
     def read(cls, run: Path) -> Launcher | None:
         """The launcher of a run; None where there is none, or its file cannot be read."""
-        match _json(run / LAUNCHER_FILE):
+        return cls.read_file(run / LAUNCHER_FILE)
+
+    @classmethod
+    def read_file(cls, path: Path) -> Launcher | None:
+        """The launcher that one file tells of."""
+        match _json(path):
             case {
                 "pid": int(pid),
                 "host": str(host),
                 "created": float(created),
                 "exit_code": int() | None as exit_code,
+                **more,
             }:
-                return cls(pid=pid, host=host, created=created, exit_code=exit_code)
+                return cls(
+                    pid=pid,
+                    host=host,
+                    created=created,
+                    exit_code=exit_code,
+                    namespace=as_text(more.get("namespace")),
+                )
             case _:
                 return None
 
     @property
     def is_alive(self) -> bool | None:
-        """Whether it still runs; None on another host."""
+        """Whether it still runs; None on another host, and in another container of this one."""
+        if None not in (self.namespace, here := _pid_namespace()) and self.namespace != here:
+            return None
         return _is_alive(self.pid, self.host, created=self.created)
+
+
+def _pid_namespace() -> str | None:
+    """What this process counts processes in, `pid:[4026531836]`: two containers may call themselves alike."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return None
 
 
 def judge(state: RunState, launcher: Launcher | None) -> State:
     """What has become of a run: by what its ranks and its launcher said last, else by whether they live."""
     if launcher is not None and launcher.exit_code is not None:
         return {0: "finished", 130: "interrupted", 143: "interrupted"}.get(launcher.exit_code, "failed")  # type: ignore[return-value]
+    if launcher is not None and launcher.is_alive and (state.last_time or 0.0) < launcher.created:
+        return "starting"  # what was written is of an earlier launch
     first = state.ranks.get(0)
     if state.first_failure is not None:
         return "failed"

@@ -13,7 +13,8 @@ from engine.errors import TitanError
 from engine.events import EventLog
 from engine.planner.plan import plan
 from engine.sources import Flag, Loaded, load
-from titancli.launch.run_folder import Place, alone_in, choose, create, differences
+from titancli.launch.run_folder import Place, alone_in, choose, create
+from titancli.launch.taken import differences
 from titancli.monitor.follow import Launcher
 
 NOON_S = 1_796_040_000.0

@@ -1,0 +1,99 @@
+"""Whether a run that has failed is started again, from which step, and how that is told.
+
+Knows which ends call for it and how many times that was promised. Does not start anything, nor know what a smaller
+batch is (again).
+"""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+
+from engine.checkpoint.committed import checkpoints_in
+from engine.config import Config
+from engine.errors import EXIT_RUN_FAILED
+from engine.planner.plan import Plan
+from engine.sources import Loaded
+from titancli.launch.again import Again, with_smaller_batch
+from titancli.launch.run_folder import keep_logs, start_over
+from titancli.launch.summary import cause_outside
+from titancli.launch.supervise import Ending
+from titancli.monitor.failure import failures_of
+from titancli.monitor.run_state import Failure
+
+_FULL = ("no space left on device", "disk quota exceeded", "errno 28", "errno 122")
+_LONGEST_REASON = 160
+
+
+class Restarts:
+    """How often a launch has started its run again because it failed; `began` is the step that it went on from last."""
+
+    def __init__(self, config: Config, run: Path, *, began: int) -> None:
+        self._config, self._run, self.began = config, run, began
+        self._most, self._done = config.launch.max_restarts, 0
+
+    def after(self, loaded: Loaded, plan: Plan, ending: Ending) -> Again | None:
+        """Makes the run folder ready for another attempt; None where there is none and nothing to say about it."""
+        if ending.exit_code != EXIT_RUN_FAILED:
+            return None
+        again = with_smaller_batch(loaded, plan, self._run, ending, began=self.began)
+        if again is not None and again.plan is not None:
+            self._start_over(again.text, step=self._newest())
+            return again
+        if not self._most:
+            return again
+        reason = self._reason_against(ending)
+        if reason:
+            return Again(text=f"not started again: {reason}", plan=None)
+        self._done += 1
+        step = self._newest()
+        head = f"restart {self._done} of {self._most}: {_cause(self._run, ending)}"
+        goes_on = (
+            f"goes on after step {step}" if step is not None else "starts at step 1, as no checkpoint is committed"
+        )
+        text = f"{head}; {goes_on}"
+        self._start_over(text, step=step)
+        return Again(text=text, plan=plan)
+
+    def _reason_against(self, ending: Ending) -> str:
+        """Why another attempt would help nobody; empty where it may."""
+        failures = failures_of(self._run, ending.state)
+        if any(failure.type == "NonFiniteStep" for failure in failures):
+            return "the same numbers would come again"
+        if _is_full(failures) or "R205" in cause_outside(ending, self._run):
+            return "the disk is full"
+        if self._done >= self._most:
+            times = f"{self._most} restart{'s' if self._most != 1 else ''}"
+            return f"{times} of launch.max_restarts {'is' if self._most == 1 else 'are'} used up"
+        return ""
+
+    def _newest(self) -> int | None:
+        """The step of the newest committed checkpoint."""
+        checkpoint = self._config.checkpoint
+        if not checkpoint.enable:
+            return None
+        return checkpoints_in(self._run / os.path.expanduser(checkpoint.folder)).newest
+
+    def _start_over(self, text: str, *, step: int | None) -> None:
+        self.began = step or 0
+        keep_logs(self._run)
+        start_over(self._run, text, step=step)
+
+
+def _cause(run: Path, ending: Ending) -> str:
+    """Which rank failed first and why, or who killed torchrun, in one line."""
+    if ending.killed_by is not None:
+        return f"torchrun was killed by {ending.killed_by} from outside"
+    failures = failures_of(run, ending.state)
+    if not failures:
+        return "the run failed, and no rank said why"
+    first = failures[0]
+    message = (first.message.splitlines() or [""])[0]
+    return textwrap.shorten(
+        f"rank {first.rank} failed first ({f'{first.type}: {message}'.removesuffix(': ')})", _LONGEST_REASON
+    )
+
+
+def _is_full(failures: list[Failure]) -> bool:
+    return any(sign in f"{failure.type} {failure.message}".lower() for failure in failures for sign in _FULL)

@@ -1,0 +1,98 @@
+"""A run on this machine, from its first process to its last word, over as many attempts as it was promised.
+
+Knows the order: start, watch, start again or end, and say how it went. Does not know what was checked before
+(`titan launch`), nor whether a person is at the terminal (detach).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, EXIT_TERMINATED
+from engine.planner.plan import Plan
+from engine.sources import Loaded
+from titancli import report
+from titancli.launch.lease import Lease
+from titancli.launch.processes import adopt_orphans
+from titancli.launch.progress import display, quietly_say
+from titancli.launch.restart import Restarts
+from titancli.launch.summary import cause_outside, failure_text, summary
+from titancli.launch.supervise import Ending, Signals, supervise
+from titancli.launch.torchrun import Command
+from titancli.monitor.failure import failures_of
+from titancli.monitor.follow import Launcher
+from titancli.rank_logs import TORCHRUN_LOG, text_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """A run whose folder is made: what is started, and what is said before.
+
+    `goes_on` is where an earlier launch of it is gone on with, and `began` the step; `corpus` what it reads.
+    """
+
+    run: Path
+    torchrun: Command
+    corpus: str
+    goes_on: str = ""
+    began: int = 0
+
+
+def train(ready: Ready, loaded: Loaded, plan: Plan, lease: Lease) -> int:
+    """Runs it to its end; returns the exit code."""
+    run, config = ready.run, loaded.config
+    say_beginning(ready, loaded, plan)
+    adopt_orphans()
+    restarts = Restarts(config, run, began=ready.began)
+    try:
+        with lease.kept(), Signals() as signals:
+            while True:
+                ending = supervise(
+                    ready.torchrun,
+                    run,
+                    grace_s=config.launch.grace_seconds,
+                    display=lambda: display(config.training.steps),
+                    signals=signals,
+                )
+                again = None if signals.has_any else restarts.after(loaded, plan, ending)
+                if again is not None:
+                    quietly_say(again.text)
+                if again is None or again.plan is None:
+                    break
+                plan = again.plan
+    except OSError as trouble:
+        message = f"the processes of {run} cannot be started: {(trouble.strerror or str(trouble)).lower()}"
+        report.say_findings([report.error("R203", message, "mend that, and launch again")])
+        return EXIT_RUN_FAILED
+    # Where even this little does not fit the disk any more, the events still tell how the run ended.
+    with contextlib.suppress(OSError):
+        replace(Launcher.this_process(), exit_code=ending.exit_code).write(run)
+    say_ending(ending, plan, run, config.training.steps)
+    return ending.exit_code
+
+
+def say_beginning(ready: Ready, loaded: Loaded, plan: Plan) -> None:
+    """What is going to run, on what, where, and from which text."""
+    model = f"{loaded.config.model.name} {loaded.config.model.flavor}"
+    quietly_say(f"{ready.run.name}: {model} on {report.devices(plan.gpu, plan.world_size)}, {report.layout(plan)}")
+    steps = f"{loaded.config.training.steps} steps of {plan.tokens_per_step:,} tokens"
+    quietly_say(f"  {steps}; run folder {ready.run}", tint="faint")
+    quietly_say(f"  {ready.corpus}", tint="faint")
+    if ready.goes_on:
+        quietly_say(f"  {ready.goes_on}")
+
+
+def say_ending(ending: Ending, plan: Plan, run: Path, steps: int) -> None:
+    """Says how a run went, or on stderr which rank failed first and why."""
+    if ending.exit_code in (EXIT_OK, EXIT_INTERRUPTED, EXIT_TERMINATED):
+        quietly_say(summary(ending, plan, run, steps=steps))
+        return
+    tail = "\n".join(text_of(run / "logs" / TORCHRUN_LOG, 4096).splitlines()[-10:])
+    failures, outside = failures_of(run, ending.state), cause_outside(ending, run)
+    try:
+        report.say(failure_text(failures, run, torchrun_tail=tail, outside=outside), sys.stderr, tint="bad")
+    except OSError:
+        report.lose(sys.stderr)
