@@ -6,16 +6,21 @@ A kind or a field that it does not know changes nothing: a newer engine may say 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
 from engine.events import Event
+from titancli.monitor.ran_out import RanOut
 from titancli.monitor.run_state import Failure, Rank, RunState
 from titancli.monitor.values import as_number, as_text, as_whole
 
 KEPT_LOSSES = 120
 KEPT_SPEEDS = 1000
 KEPT_WARNINGS = 5
+# Between ranks of one attempt lie their clocks; between attempts, at least the start of all processes.
+_TOGETHER_S = 2.0
+_STEP = re.compile(r"step-(\d+)/?$")
 _IDLE_CAUSES = ("data_s", "exposed_comm_s", "bubble_s", "host_s", "other_s")
 
 
@@ -26,30 +31,67 @@ def fold(state: RunState, events: Iterable[Event]) -> RunState:
         number = as_whole(event.get("rank"))
         if number is None:
             continue
-        if event.get("kind") == "warning" and event.get("restarts") is True:
-            state = _restarted(state, event)
-            ranks = {rank: _anew(old, state.restarted) for rank, old in ranks.items()}
+        anew = _begun(state, event) if number == 0 else None
+        if anew is not None:
+            state = anew
+            ranks = {rank: _anew(old, state) for rank, old in ranks.items()}
         before = ranks.get(number, Rank(rank=number))
-        ranks[number] = _anew(_update_rank(before, event), state.restarted)
+        ranks[number] = _anew(_update_rank(before, event), state)
         state = _update_run(state, event, is_first=number == 0)
-    return replace(state, ranks=ranks)
+    return replace(state, ranks={number: rank for number, rank in ranks.items() if not _is_left_over(rank, state)})
 
 
-def _restarted(state: RunState, event: Event) -> RunState:
-    """The launcher starts all processes again, from step 1: curves, figures and warnings begin anew."""
-    return RunState(
-        world_size=state.world_size,
-        plan=state.plan,
-        started=state.started,
-        last_time=state.last_time,
-        restarted=as_number(event.get("time")),
+def _begun(state: RunState, event: Event) -> RunState | None:
+    """The state where all ranks begin again, as the launcher says or rank 0 does; None where they do not."""
+    time, kind = as_number(event.get("time")), event.get("kind")
+    if kind == "warning" and event.get("restarts") is True:
+        return replace(_without_attempt(state), restarted=time, warnings=())
+    if kind == "phase" and event.get("name") == "build" and event.get("state") == "begin":
+        told = state.restarted is not None and state.restarted > (state.began or 0.0)
+        anew = replace(_without_attempt(state), began=time, starts=state.starts + 1)
+        return anew if told else replace(anew, warnings=())
+    return None
+
+
+def _without_attempt(state: RunState) -> RunState:
+    """The state without what is true of one attempt only; the curve stays until it is known where the next goes on."""
+    return replace(
+        state,
+        step=None,
+        loss=None,
+        grad_norm=None,
+        lr=None,
+        step_s=None,
+        tokens_per_s_per_gpu=None,
+        mfu_pct=None,
+        phase=None,
+        speeds=(),
+        step_seconds=(),
+        saving_step=None,
+        unsaved_step=None,
     )
 
 
-def _anew(rank: Rank, restarted: float | None) -> Rank:
-    """A rank without the end that it had before all were started again; files of ranks are read one after another."""
-    is_before = rank.has_ended and restarted is not None and (rank.last_time or 0.0) <= restarted
-    return replace(rank, reason_ended=None, exit_code=None, failure=None) if is_before else rank
+def _anew(rank: Rank, state: RunState) -> Rank:
+    """A rank without the end of an earlier attempt; files of ranks are read one after another."""
+    if not rank.has_ended or not _is_before(rank, state):
+        return rank
+    return replace(rank, reason_ended=None, exit_code=None, failure=None)
+
+
+def _is_before(rank: Rank, state: RunState) -> bool:
+    """Whether a rank spoke last before all began again. Ranks begin together, once all of them have met."""
+    last = rank.last_time or 0.0
+    if state.restarted is not None and last <= state.restarted:
+        return True
+    if state.began is None or last > state.began:
+        return False
+    return rank.began is None or state.began - rank.began > _TOGETHER_S
+
+
+def _is_left_over(rank: Rank, state: RunState) -> bool:
+    """Whether a rank belongs to an earlier attempt that had more of them."""
+    return state.world_size is not None and rank.rank >= state.world_size and _is_before(rank, state)
 
 
 def _update_run(state: RunState, event: Event, *, is_first: bool) -> RunState:
@@ -68,6 +110,24 @@ def _update_run(state: RunState, event: Event, *, is_first: bool) -> RunState:
         case "warning":
             text = f"rank {event.get('rank')}: {event.get('message')}"
             return replace(state, warnings=(*state.warnings, text)[-KEPT_WARNINGS:])
+        case "checkpoint":
+            return _saved(state, event, is_first=is_first)
+        case _:
+            return state
+
+
+def _saved(state: RunState, event: Event, *, is_first: bool) -> RunState:
+    """Rank 0 tells of each checkpoint, every rank of what it could not write."""
+    step = as_whole(event.get("step"))
+    match event.get("state"):
+        case "begun" if is_first:
+            return replace(state, saving_step=step, unsaved_step=None)
+        case "committed" if is_first:
+            return replace(
+                state, saved_step=step, saved_time=as_number(event.get("time")), saving_step=None, unsaved_step=None
+            )
+        case "failed":
+            return replace(state, unsaved_step=step, saving_step=None)
         case _:
             return state
 
@@ -76,31 +136,52 @@ def _started(state: RunState, event: Event, *, is_first: bool) -> RunState:
     world_size = as_whole(event.get("world_size")) or state.world_size
     if not is_first:
         return replace(state, world_size=world_size)
-    plan = event.get("plan")
+    plan, resumed = event.get("plan"), _step_of(event.get("resumed_from"))
+    state = _cut(state, resumed or 0)
     return replace(
         state,
         world_size=world_size,
         plan=plan if isinstance(plan, dict) else state.plan,
         started=as_number(event.get("time")),
+        step=resumed,
+        resumed_step=resumed,
+        first_loss=state.first_loss if state.losses else None,
     )
+
+
+def _step_of(resumed_from: object) -> int | None:
+    """The step of the checkpoint that a run goes on from; None where it begins at its first."""
+    if isinstance(resumed_from, str):
+        found = _STEP.search(resumed_from)
+        return int(found[1]) if found else None
+    return as_whole(resumed_from.get("step") if isinstance(resumed_from, dict) else resumed_from)
+
+
+def _cut(state: RunState, last: int) -> RunState:
+    """The state with the curve up to a step: later ones are done anew."""
+    kept = sum(step <= last for step in state.logged_steps)
+    return replace(state, losses=state.losses[:kept], logged_steps=state.logged_steps[:kept])
 
 
 def _stepped(state: RunState, event: Event) -> RunState:
     step, loss, speed, step_s = (
         as_number(event.get(name)) for name in ("step", "loss", "tokens_per_s_per_gpu", "step_s")
     )
-    is_warm = step is not None and step > 1
+    is_warm = step is not None and step > (state.resumed_step or 0) + 1
+    if step is not None:
+        state = _cut(state, int(step) - 1)
     return replace(
         state,
         step=None if step is None else int(step),
         loss=loss,
-        first_loss=loss if state.first_loss is None else state.first_loss,
+        first_loss=state.first_loss if state.losses and state.first_loss is not None else loss,
         grad_norm=as_number(event.get("grad_norm")),
         lr=as_number(event.get("lr")),
         step_s=step_s,
         tokens_per_s_per_gpu=speed,
         mfu_pct=as_number(event.get("mfu_pct")),
         losses=state.losses if loss is None else (*state.losses, loss)[-KEPT_LOSSES:],
+        logged_steps=state.logged_steps if loss is None else (*state.logged_steps, int(step or 0))[-KEPT_LOSSES:],
         speeds=(*state.speeds, speed)[-KEPT_SPEEDS:] if is_warm and speed is not None else state.speeds,
         step_seconds=(*state.step_seconds, step_s)[-20:] if is_warm and step_s is not None else state.step_seconds,
     )
@@ -111,15 +192,19 @@ def _update_rank(rank: Rank, event: Event) -> Rank:
     rank = replace(rank, last_time=time if time is not None else rank.last_time)
     if rank.has_ended and event.get("kind") != "run_ended":
         rank = replace(rank, reason_ended=None, exit_code=None, failure=None)  # it was resumed
+    if event.get("kind") == "phase" and event.get("name") == "build" and event.get("state") == "begin":
+        return replace(rank, began=time)
     match event.get("kind"):
         case "run_started":
             gpu = event.get("gpu")
-            name = gpu.get("name") if isinstance(gpu, dict) else None
+            name, uuid = (gpu.get("name"), gpu.get("uuid")) if isinstance(gpu, dict) else (None, None)
             return Rank(
                 rank=rank.rank,
                 host=as_text(event.get("host")),
                 pid=as_whole(event.get("pid")),
+                began=rank.began,
                 gpu=as_text(name),
+                uuid=as_text(uuid),
                 last_time=rank.last_time,
             )
         case "memory":
@@ -184,6 +269,7 @@ def _ended(rank: Rank, event: Event) -> Rank:
             host=as_text(failure.get("host")),
             type=as_text(failure.get("type")) or "error",
             message=as_text(failure.get("message")) or "",
+            ran_out=RanOut.read(event.get("memory")),
         )
     return replace(
         rank,

@@ -9,30 +9,47 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from titancli.monitor.ran_out import RanOut
+
 _PEER_LOST = (
     "connection closed by peer",
+    "connection closed by remote peer",
     "connection reset by peer",
     "connection refused",
     "connection was likely closed",
     "broken pipe",
     "socket timeout",
     "timed out waiting",
+    "timed out after",
+    "failed to recv, got 0 bytes",
+    "recvvalue failed",
+    "recvvaluewithtimeout failed",
+    "sendbytes failed",
+    "application timeout caused pair closure",
     "watchdog caught collective operation timeout",
     "nccl communicator was aborted",
+    "ncclremoteerror",
     "remote process exited",
+    "heartbeat monitor timed out",
     "signal 15",
+    "signal: 15",
     "sigterm",
 )
 
 
+SEEN_BY_OTHERS = frozenset({"LostRank", "StuckRank"})
+"""Types of failures that other ranks tell of one that cannot speak for itself."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a rank ended: the type and text of its error."""
+    """Why a rank ended: the type and text of its error, and the figures of it where memory ran out."""
 
     rank: int
     host: str | None
     type: str
     message: str
+    ran_out: RanOut | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +59,9 @@ class Rank:
     rank: int
     host: str | None = None
     pid: int | None = None
+    began: float | None = None
     gpu: str | None = None
+    uuid: str | None = None
     active_bytes: int | None = None
     reserved_bytes: int | None = None
     host_bytes: int | None = None
@@ -74,7 +93,11 @@ class Rank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """A run as its events tell it."""
+    """A run as its events tell it.
+
+    `starts` is how often rank 0 began, `began` when it did so last, `restarted` when the launcher last said that it
+    starts all ranks again. `resumed_step` is the one that this attempt goes on from; `logged_steps` go with `losses`.
+    """
 
     world_size: int | None = None
     plan: Mapping[str, Any] | None = None
@@ -88,12 +111,20 @@ class RunState:
     tokens_per_s_per_gpu: float | None = None
     mfu_pct: float | None = None
     losses: tuple[float, ...] = ()
+    logged_steps: tuple[int, ...] = ()
     speeds: tuple[float, ...] = ()
     step_seconds: tuple[float, ...] = ()
     phase: str | None = None
     last_time: float | None = None
     warnings: tuple[str, ...] = ()
+    starts: int = 0
+    began: float | None = None
     restarted: float | None = None
+    resumed_step: int | None = None
+    saving_step: int | None = None
+    saved_step: int | None = None
+    saved_time: float | None = None
+    unsaved_step: int | None = None
     ranks: Mapping[int, Rank] = field(default_factory=dict)
 
     @property
@@ -112,13 +143,20 @@ class RunState:
     def failures(self) -> tuple[Failure, ...]:
         """Failures in the order of cause: those of ranks that only lost their peers come last."""
         failed = [rank for rank in self.ranks.values() if rank.failure is not None]
-        failed.sort(key=lambda rank: (follows(rank.failure), rank.last_time or 0.0, rank.rank))
+        failed.sort(key=lambda rank: (*weight(rank.failure), rank.last_time or 0.0, rank.rank))
         return tuple(dict.fromkeys(rank.failure for rank in failed if rank.failure is not None))
+
+
+def weight(failure: Failure | None) -> tuple[bool, bool]:
+    """Orders failures by what they tell of the cause: one's own error, what others saw of a rank, what only follows."""
+    return follows(failure), failure is not None and failure.type in SEEN_BY_OTHERS
 
 
 def follows(failure: Failure | None) -> bool:
     """Whether an error reads like the loss of another rank: it follows from a failure and is not its cause."""
     if failure is None:
+        return False
+    if failure.type in SEEN_BY_OTHERS:
         return False
     text = f"{failure.type} {failure.message}".lower()
     return any(sign in text for sign in _PEER_LOST)

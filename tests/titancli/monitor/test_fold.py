@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from titancli.monitor.fold import KEPT_LOSSES, fold
+from titancli.monitor.ran_out import Other
 from titancli.monitor.run_state import Failure, RunState, follows
 
 
@@ -14,9 +15,9 @@ def event(kind: str, rank: int = 0, time: float = 100.0, **fields: Any) -> dict[
     return {"v": 1, "time": time, "rank": rank, "kind": kind, **fields}
 
 
-def step(number: int, loss: float | None = 2.0, **fields: Any) -> dict[str, Any]:
+def step(number: int, loss: float | None = 2.0, time: float = 100.0, **fields: Any) -> dict[str, Any]:
     values = {"grad_norm": 1.0, "lr": 0.1, "step_s": 0.5, "tokens_per_s_per_gpu": 1000.0, "mfu_pct": None}
-    return event("step", step=number, loss=loss, **(values | fields))
+    return event("step", time=time, step=number, loss=loss, **(values | fields))
 
 
 def seen(*events: dict[str, Any]) -> RunState:
@@ -179,3 +180,89 @@ def test_curves_begin_anew_after_a_restart() -> None:
     state = seen(step(1, loss=9.0), RESTART, step(1, loss=3.0))
     assert (state.losses, state.first_loss) == ((3.0,), 3.0)
     assert state.warnings == ("rank 0: out of memory on rank 1: started again",)
+
+
+def begins(rank: int, time: float) -> dict[str, Any]:
+    return event("phase", rank, time, name="build", state="begin")
+
+
+def starts(rank: int, time: float, *, world_size: int = 2, resumed_from: Any = None) -> dict[str, Any]:
+    return event("run_started", rank, time, world_size=world_size, host="a", pid=5, resumed_from=resumed_from)
+
+
+FIRST_ATTEMPT = (
+    begins(0, 1.0),
+    starts(0, 2.0),
+    *(step(number, loss=10.0 - number, time=3.0) for number in range(1, 6)),
+)
+
+
+@pytest.mark.parametrize("resumed_from", [3, {"step": 3, "path": "x"}, "runs/x/checkpoints/step-3"], ids=repr)
+def test_resumed_run_goes_on_from_its_step_with_the_curve_before_it(resumed_from: Any) -> None:
+    state = seen(*FIRST_ATTEMPT, begins(0, 20.0), starts(0, 21.0, resumed_from=resumed_from))
+    assert (state.step, state.resumed_step, state.losses, state.first_loss) == (3, 3, (9.0, 8.0, 7.0), 9.0)
+    state = fold(state, [step(4, loss=6.5, time=22.0)])
+    assert (state.step, state.losses, state.logged_steps) == (4, (9.0, 8.0, 7.0, 6.5), (1, 2, 3, 4))
+
+
+def test_run_that_begins_anew_forgets_the_curve() -> None:
+    state = seen(*FIRST_ATTEMPT, begins(0, 20.0), starts(0, 21.0), step(1, loss=4.0, time=22.0))
+    assert (state.losses, state.first_loss, state.starts) == ((4.0,), 4.0, 2)
+
+
+def test_first_step_after_a_resume_is_left_out_of_the_speeds() -> None:
+    state = seen(*FIRST_ATTEMPT, begins(0, 20.0), starts(0, 21.0, resumed_from=3), step(4), step(5))
+    assert state.speeds == (1000.0,)
+
+
+OLD_END = failed(1, 10.0, "ValueError", "of the first attempt")
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+def test_failure_of_an_earlier_attempt_does_not_make_the_run_failed(*, by_file: bool) -> None:
+    first, again = (*FIRST_ATTEMPT, begins(1, 1.1)), (begins(0, 20.0),)
+    state = seen(*first, *again, OLD_END) if by_file else seen(*first, OLD_END, *again)
+    assert state.first_failure is None
+
+
+def test_failure_just_before_rank_0_has_begun_is_one_of_this_attempt() -> None:
+    state = seen(begins(1, 19.9), failed(1, 19.95, "ValueError", "boom"), begins(0, 20.0))
+    assert state.first_failure is not None
+
+
+def test_ranks_of_a_larger_attempt_before_are_left_out() -> None:
+    large = [starts(rank, 2.0, world_size=4) for rank in range(4)]
+    state = seen(begins(0, 1.0), *large, begins(0, 20.0), starts(0, 21.0, world_size=2), starts(1, 21.0, world_size=2))
+    assert sorted(state.ranks) == [0, 1]
+
+
+def saved(state: str, number: int, time: float = 50.0, rank: int = 0) -> dict[str, Any]:
+    return event("checkpoint", rank, time, step=number, path="x", seconds=1.0, bytes=9, state=state)
+
+
+def test_checkpoint_is_being_saved_until_it_is_committed() -> None:
+    assert seen(saved("begun", 4)).saving_step == 4
+    state = seen(saved("begun", 4), saved("committed", 4, time=51.0))
+    assert (state.saving_step, state.saved_step, state.saved_time) == (None, 4, 51.0)
+
+
+def test_checkpoint_that_failed_leaves_the_one_before_as_the_newest() -> None:
+    state = seen(saved("committed", 2), saved("begun", 4), saved("failed", 4, rank=1))
+    assert (state.saved_step, state.unsaved_step, state.saving_step) == (2, 4, None)
+
+
+def test_rank_that_others_lost_is_named_before_those_that_follow_and_after_its_own_word() -> None:
+    lost = failed(0, 10.0, "LostRank", "rank 1 has not been heard of for 30 s: connection closed by peer")
+    lost["first_failure"]["rank"] = 1
+    state = seen(failed(2, 9.0, "RuntimeError", "Connection closed by peer"), lost)
+    assert [failure.type for failure in state.failures] == ["LostRank", "RuntimeError"]
+    state = fold(state, [failed(1, 11.0, "ValueError", "boom")])
+    assert [failure.type for failure in state.failures] == ["ValueError", "LostRank", "RuntimeError"]
+
+
+def test_out_of_memory_keeps_its_figures() -> None:
+    end = failed(1, 10.0, "OutOfMemoryError", "CUDA out of memory")
+    figures = {"moment": "backward", "step": 1, "asked_bytes": 5, "limit": None, "others": [{"pid": 7, "bytes": 3}]}
+    ran_out = seen(end | {"memory": figures}).failures[0].ran_out
+    assert ran_out is not None
+    assert (ran_out.moment, ran_out.asked_bytes, ran_out.others) == ("backward", 5, (Other(pid=7, name=None, bytes=3),))
