@@ -32,6 +32,12 @@ class Frame:
     eta_s: float | None
     alerts: tuple[str, ...]
 
+    @property
+    def saved_s_ago(self) -> float | None:
+        """Seconds since the newest checkpoint was committed; None where none was, or another run left it."""
+        saved = self.seen.saved_time
+        return None if saved is None else max(0.0, self.time - saved)
+
     def to_json(self) -> dict[str, Any]:
         """The object of `titan monitor --json`; unknown figures are null."""
         seen = self.seen
@@ -48,6 +54,9 @@ class Frame:
             "eta_s": self.eta_s,
             "ranks": list(self.ranks),
             "alerts": list(self.alerts),
+            "starts": seen.starts,
+            "saved_step": seen.saved_step,
+            "saved_s_ago": self.saved_s_ago,
         }
 
 
@@ -136,6 +145,9 @@ def _alerts(
     if failure is not None:
         first_line = (failure.message.splitlines() or [""])[0]
         alerts.append(f"rank {failure.rank} failed first: {failure.type}: {first_line}")
+    if seen.unsaved_step is not None:
+        newest = "none is kept" if seen.saved_step is None else f"the newest kept is that of step {seen.saved_step:,}"
+        alerts.append(f"the checkpoint of step {seen.unsaved_step:,} could not be saved: {newest}")
     if state == "dead":
         alerts.append("its processes are gone and none of them said why; see titan logs")
     quiet_s = silence_s(seen, now)

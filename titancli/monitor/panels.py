@@ -5,6 +5,7 @@ Knows how figures look. Does not compute any: what it shows stands in the Frame.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from titancli import figures
@@ -88,9 +89,22 @@ def _run_table(frame: Frame) -> Table:
         (speed_unit(seen.gpu), figures.rate(seen.tokens_per_s_per_gpu)),
         ("MFU", figures.percent(seen.mfu_pct, no_mfu)),
         ("time left", figures.duration(frame.eta_s)),
+        *_kept(frame),
     ):
         table.add_row(label, value)
     return table
+
+
+def _kept(frame: Frame) -> Iterator[tuple[str, str]]:
+    """Rows of what a run keeps and how often it began; none where it keeps nothing and began once."""
+    seen = frame.seen
+    if seen.saving_step is not None:
+        yield "saving", f"step {seen.saving_step:,}"
+    if seen.saved_step is not None:
+        yield "last save", f"step {seen.saved_step:,}, {figures.duration(frame.saved_s_ago)} ago"
+    if seen.starts > 1:
+        after = "" if seen.resumed_step is None else f", the last time after step {seen.resumed_step:,}"
+        yield "started", f"{seen.starts} times{after}"
 
 
 def _grid() -> Table:

@@ -46,7 +46,7 @@ def drawn(shown: Frame) -> str:
 
 def test_json_has_the_keys_of_the_contract_and_nulls_where_nothing_is_known() -> None:
     told = look().to_json()
-    assert list(told) == [*KEYS, "ranks", "alerts"]
+    assert list(told) == [*KEYS, "ranks", "alerts", "starts", "saved_step", "saved_s_ago"]
     assert [told[key] for key in KEYS[3:]] == [None, 10, None, None, None, None, None]
     assert [list(row) for row in told["ranks"]] == [[*RANK_KEYS, "idle_pct", "idle"]] * 4
     assert {row["used_bytes"] for row in told["ranks"]} == {None}
@@ -159,3 +159,31 @@ def test_alerts_stand_where_a_low_terminal_still_shows_them() -> None:
     text = drawn(look({"kind": "warning", "message": "hot"}, *(step(number) for number in range(1, 4))))
     assert text.index("rank 0: hot") < text.index("─ ranks ─")
     assert next(number for number, line in enumerate(text.splitlines()) if "rank 0: hot" in line) < 15
+
+
+def saved(state: str, number: int, time: float = 40.0) -> dict[str, Any]:
+    return {"kind": "checkpoint", "time": time, "step": number, "state": state}
+
+
+def test_newest_checkpoint_is_shown_with_its_age() -> None:
+    shown = look(saved("committed", 4), step(5), saved("begun", 6), now=100.0)
+    assert (shown.to_json()["saved_step"], shown.to_json()["saved_s_ago"]) == (4, 60.0)
+    text = drawn(shown)
+    assert "step 4, 1 min 00 s ago" in text
+    assert "saving" in text
+
+
+def test_checkpoint_that_could_not_be_saved_is_an_alert() -> None:
+    shown = look(saved("committed", 4), saved("begun", 6), saved("failed", 6))
+    assert "the checkpoint of step 6 could not be saved: the newest kept is that of step 4" in shown.alerts
+
+
+def test_run_that_was_started_again_says_how_often_and_after_which_step() -> None:
+    begin = {"kind": "phase", "name": "build", "state": "begin"}
+    text = drawn(look(begin, {**begin, "time": 110.0}, {"kind": "run_started", "time": 111.0, "resumed_from": 4}))
+    assert "2 times, the last time after step 4" in text
+
+
+def test_run_that_keeps_nothing_and_began_once_has_no_such_rows() -> None:
+    text = drawn(look(step(1)))
+    assert not any(word in text for word in ("last save", "saving", "started"))
