@@ -27,14 +27,14 @@ def has_torchrun() -> bool:
     return sys.platform.startswith("linux") and "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def end_with_parent() -> None:
+def end_with_parent(*, within_s: float = ENDS_WITHIN_S) -> None:
     """From here on this process does not outlive torchrun."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent or not _is_torchrun(parent):
         # It died before it could be asked for a signal.
         os.kill(os.getpid(), signal.SIGTERM)
-    threading.Thread(target=_outlast, args=(parent,), daemon=True, name="end with torchrun").start()
+    threading.Thread(target=_outlast, args=(parent, within_s), daemon=True, name="end with torchrun").start()
 
 
 def _is_torchrun(pid: int) -> bool:
@@ -46,9 +46,9 @@ def _is_torchrun(pid: int) -> bool:
     return any(b"torchrun" in word or word.startswith(b"torch.distributed.") for word in words)
 
 
-def _outlast(parent: int) -> None:
+def _outlast(parent: int, within_s: float) -> None:
     """Waits for the end of the parent, and then for its own."""
     while os.getppid() == parent:
         time.sleep(_LOOK_EVERY_S)
-    time.sleep(ENDS_WITHIN_S)
+    time.sleep(within_s)
     os.kill(os.getpid(), signal.SIGKILL)

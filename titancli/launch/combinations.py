@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def require_config(path: str | None, preset: str | None, flags: Sequence[Flag], options: Options) -> None:
     """TitanError where a run is named in the place of a config, or with --resume without one."""
     given = path if path is not None else options.name if options.resume and preset is None else None
-    run = None if given is None else _run_of(given, flags)
+    run = None if given is None or os.path.isfile(given) else _run_of(given, flags)
     if run is None:
         return
     words = ("titan", "launch", str(run / "config.toml"), "--name", run.name, "--resume")

@@ -64,7 +64,7 @@ def judge_taken(loaded: Loaded, run: Path, *, resume: bool, overwrite: bool) -> 
         return "complete"
     if not saves:
         message = f"{run} holds this run, {state} and without a checkpoint to resume from: checkpoint.enable is false"
-        raise TitanError(at_name(loaded, "R106", message, anew))
+        raise TitanError(at_name(loaded, "R106", message, f"{anew}; checkpoint.enable keeps what a run has done"))
     findings, start = look_at_start(loaded)
     if any(finding.severity == "error" for finding in findings):
         raise TitanError(*findings)
