@@ -56,7 +56,7 @@ def launch_on_slurm(loaded: Loaded, plan: Plan, place: Place, corpus: str, *, dr
     require_sbatch()
     with alone_in(place.run.parent):
         # Another launch may have taken the place while this one read its data.
-        again = choose(loaded, resume=False, overwrite=place.taken, now_s=time.time())
+        again = choose(loaded, resume=place.resumed is not None, overwrite=place.taken, now_s=time.time())
         place = again if isinstance(again, Place) else place
         text = script(place.run, loaded.config, plan)
         aside = create(place, loaded, plan, shlex.join(words(_path(place.run))), files={SCRIPT: text})
