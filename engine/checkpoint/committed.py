@@ -1,12 +1,15 @@
 """Which checkpoints of a folder exist: those whose manifest is there and whole.
 
-Knows the names of step folders and of the manifest, which step is loaded, and which may be deleted. Does not know what
-a checkpoint holds, and imports no torch: `titan validate` asks here too.
+Knows the names of step folders and of the manifest, which step is loaded, which may be deleted, and which are put
+aside. Does not know what a checkpoint holds, and imports no torch: `titan validate` asks here too.
 
 `step-100/` is committed once `manifest.json` stands in it. Shards come first, then torch's own `.metadata`, then what
 else a run goes on from; the manifest is renamed into its place after all of them, so it is there whole or not at all.
 `.metadata` cannot be that mark: it says that the tensors are written, and nothing of the data's position or the layout.
 A manifest of 0 bytes, or one cut short, is what a machine that lost its power can leave: no mark either.
+
+A manifest also says how many bytes each file of its folder has. Where one of them has gone or was cut short since, the
+checkpoint is damaged: it was committed, and is not loaded.
 """
 
 from __future__ import annotations
@@ -14,15 +17,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from engine.errors import Finding, TitanError
 from engine.legal import choice
 
 MANIFEST = "manifest.json"
 """The file whose being there whole makes a folder a checkpoint."""
+FILES = "files"
+"""The key of the manifest under which the bytes of every other file of the folder stand, by name."""
 
 _MOST_OFFERED = 5
 _STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)
@@ -55,10 +62,31 @@ def step_folder(step: int) -> str:
 
 def is_committed(checkpoint: Path) -> bool:
     """Whether a folder holds a checkpoint: its manifest is there and is one JSON object."""
+    return written_in(checkpoint) is not None
+
+
+def written_in(checkpoint: Path) -> dict[str, Any] | None:
+    """What the manifest of a folder says; None where it is not there, or not one JSON object."""
     try:
-        return isinstance(json.loads((checkpoint / MANIFEST).read_bytes()), dict)
+        written = json.loads((checkpoint / MANIFEST).read_bytes())
     except (OSError, ValueError, RecursionError):
-        return False
+        return None
+    return written if isinstance(written, dict) else None
+
+
+def damage(checkpoint: Path) -> str:
+    """What a committed checkpoint lacks of the files that its manifest names, in words; empty where it is whole."""
+    files = (written_in(checkpoint) or {}).get(FILES)
+    for name, size in files.items() if isinstance(files, dict) else ():
+        try:
+            found = os.stat(checkpoint / name).st_size
+        except FileNotFoundError:
+            return f"its file {name} is not there"
+        except OSError as error:
+            return f"its file {name} cannot be looked at: {(error.strerror or str(error)).lower()}"
+        if found != size:
+            return f"its file {name} has {found:,} bytes, and {size:,} were written"
+    return ""
 
 
 def checkpoints_in(folder: Path) -> Checkpoints:
@@ -99,6 +127,43 @@ def step_to_load(found: Checkpoints, load_step: int) -> int | None:
     raise TitanError(_error("D621", "checkpoint.load_step", message, fix))
 
 
+def whole_step_to_load(found: Checkpoints, load_step: int) -> tuple[int | None, tuple[Finding, ...]]:
+    """The step that a run goes on from, as `step_to_load`, none of whose files is damaged; and warnings.
+
+    With -1 a damaged one is passed over for the newest that is whole. TitanError D621 where the step that is asked for
+    is not committed, D630 where it is damaged or all are: a run never begins anew beside its own checkpoints.
+    """
+    step = step_to_load(found, load_step)
+    if step is None:
+        return None, ()
+    warnings = (torn_finding(found),) if found.torn and load_step == -1 else ()
+    passed_over: list[str] = []
+    for candidate in (load_step,) if load_step != -1 else reversed(found.committed):
+        harm = damage(found.folder / step_folder(candidate))
+        if not harm:
+            return candidate, (*warnings, *(_damaged(found, passed_over, goes_on=candidate) if passed_over else ()))
+        passed_over.append(f"{step_folder(candidate)} is damaged: {harm}")
+    key = "checkpoint.load_step"
+    message = f"{passed_over[0]} (in {found.folder})"
+    fix = "set it to -1 for the newest whole one, or give the file back"
+    if load_step == -1:
+        message = f"no checkpoint of {found.folder} is whole: {passed_over[0]}"
+        fix = "give the file back, or start the run anew under another job.name"
+    raise TitanError(_error("D630", key, message, fix))
+
+
+def _damaged(found: Checkpoints, passed_over: list[str], *, goes_on: int) -> tuple[Finding]:
+    return (
+        Finding(
+            rule="D630",
+            severity="warning",
+            key="checkpoint.load_step",
+            message=f"{'; '.join(passed_over)} (in {found.folder})",
+            fix=f"nothing needs to be done: the newest whole one, step {goes_on}, is loaded",
+        ),
+    )
+
+
 def torn_finding(found: Checkpoints) -> Finding:
     """D620, a warning, where steps were begun after the newest committed one."""
     assert found.torn, "where every step after the newest was saved to its end there is nothing to warn of"
@@ -124,6 +189,28 @@ def steps_to_delete(found: Checkpoints, keep_latest_k: int, *, writing: Collecti
     old = found.committed[:-keep_latest_k] if keep_latest_k else ()
     debris = (step for step in found.unfinished if step not in found.torn)
     return tuple(sorted(step for step in (*old, *debris) if step not in writing))
+
+
+def delete(checkpoint: Path) -> None:
+    """Deletes a checkpoint: its manifest first, so that what a crash leaves of it is not taken for one."""
+    (checkpoint / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(checkpoint)
+
+
+def put_aside(folder: Path, *, after: int) -> tuple[str, ...]:
+    """Renames the committed checkpoints later than a step, so that they are neither loaded nor deleted; new names.
+
+    A run that goes back to `after` writes other ones of those steps.
+    """
+    later = (step for step in checkpoints_in(folder).committed if step > after)
+    return tuple(_put_aside(folder / step_folder(step)) for step in later)
+
+
+def _put_aside(checkpoint: Path) -> str:
+    names = (checkpoint.with_name(f"{checkpoint.name}.aside-{count}") for count in range(1, 10_000))
+    free = next(name for name in names if not os.path.lexists(name))
+    checkpoint.rename(free)
+    return free.name
 
 
 def _error(rule: str, key: str, message: str, fix: str) -> Finding:

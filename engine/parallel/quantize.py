@@ -233,6 +233,19 @@ def after_update(parts: Iterable[Decoder]) -> None:
             _set_scales(shards, groups)
 
 
+def plain(weight: Tensor) -> Tensor:
+    """A weight, or a state of it, without torchao's class around what a rank holds: the same memory."""
+    local = _local(weight.detach())
+    held = getattr(local, "_tensor", None)
+    if held is None:
+        return weight.detach()
+    if not isinstance(weight, DTensor):
+        return cast(Tensor, held)
+    return DTensor.from_local(
+        held, weight.device_mesh, weight.placements, run_check=False, shape=weight.shape, stride=weight.stride()
+    )
+
+
 def _set_scales(shards: list[Any], groups: tuple[dist.ProcessGroup, ...]) -> None:
     """`shards` are of torchao's class: `_tensor` is what a rank holds, `_dtype` what it is cast to."""
     from torchao.float8.float8_utils import amax_to_scale

@@ -1,0 +1,162 @@
+"""What the manifest of a checkpoint says of the run that wrote it, and whether a run can go on from it.
+
+Knows the fields of `manifest.json` and what a run must have in common with them. Does not know which checkpoints are
+committed (committed.py), nor torch: `titan validate` and `titan launch` ask here before anything starts.
+
+A layout may differ, and so may the batch, the learning rate and the length of the run. Shapes, precision and optimizer
+may not: what is saved would not be what the run needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.checkpoint.committed import MANIFEST, written_in
+from engine.config import Config
+from engine.errors import Finding, Severity, TitanError
+from engine.planner.plan import Plan
+
+SCHEMA = 1
+"""Raised whenever a field of the manifest changes its meaning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One `manifest.json`.
+
+    `samples`: read over all data ranks since the run began. `updates`: those of the optimizer. `files`: bytes of every
+    other file of the folder, by name; `bytes` their sum. `data`: what the samples were numbered over.
+    """
+
+    step: int
+    samples: int
+    updates: int
+    layout: Mapping[str, Any]
+    config_sha256: str
+    model: Mapping[str, Any]
+    parameters: int
+    dtype: str
+    optimizer: str
+    lr_horizon: Mapping[str, Any]
+    data: Mapping[str, Any]
+    seed: int
+    versions: Mapping[str, Any]
+    bytes: int = 0
+    files: Mapping[str, int]
+    schema: int = SCHEMA
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that stands in the file."""
+        return asdict(self)
+
+    def with_files(self, files: Mapping[str, int]) -> Manifest:
+        """The same with the bytes of its files, and their sum."""
+        return replace(self, files=dict(sorted(files.items())), bytes=sum(files.values()))
+
+
+def manifest_of(
+    config: Config, plan: Plan, *, step: int, samples: int, updates: int, data: Mapping[str, Any], versions: Any
+) -> Manifest:
+    """What a run says of itself after a step; `data` is what is known of its corpus beside the config."""
+    training = config.training
+    return Manifest(
+        step=step,
+        samples=samples,
+        updates=updates,
+        layout={
+            "world_size": plan.world_size,
+            "mesh": asdict(plan.mesh),
+            "device": "cpu" if plan.gpu == "cpu" else "cuda",
+        },
+        config_sha256=hashlib.sha256(json.dumps(config.model_dump(mode="json"), sort_keys=True).encode()).hexdigest(),
+        model=asdict(plan.model),
+        parameters=plan.parameters,
+        dtype=training.dtype,
+        optimizer=config.optimizer.name,
+        lr_horizon={"steps": training.steps, **config.lr_scheduler.model_dump(mode="json")},
+        data={"seq_len": training.seq_len, "global_batch_size": plan.global_batch_size, **data},
+        seed=config.debug.seed,
+        versions=versions,
+        files={},
+    )
+
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    """The manifest of a committed checkpoint; TitanError D631 where it is not one that this release can read."""
+    written = written_in(checkpoint) or {}
+    schema = written.get("schema")
+    if not isinstance(schema, int) or schema > SCHEMA:
+        found = "has no schema version" if schema is None else f"has schema {schema}, and this release reads {SCHEMA}"
+        fix = "load it with the release of titan that wrote it" if schema is not None else "name one that titan wrote"
+        raise TitanError(_finding("D631", "checkpoint.load_step", f"{checkpoint / MANIFEST} {found}", fix))
+    try:
+        return Manifest(**written)
+    except TypeError as error:
+        message = f"{checkpoint / MANIFEST} cannot be read: {str(error).rpartition('__init__() ')[2]}"
+        raise TitanError(_finding("D631", "checkpoint.load_step", message, "name one that titan wrote")) from error
+
+
+def refusals(
+    manifest: Manifest, config: Config, plan: Plan, *, path: Path, loads: Literal["all", "weights"]
+) -> list[Finding]:
+    """D632 for everything that keeps a run from loading a checkpoint: all of its state, or its weights alone."""
+    found: list[Finding] = []
+    start_anew = "or start a run of another name without it"
+    for name, there, here in _other_numbers(manifest.model, plan.model):
+        message = f"{path} holds a model with {name} = {there}, and this run has {here}"
+        found.append(_finding("D632", f"model.shape.{name}", message, f"give it {name} = {there}, {start_anew}"))
+    if manifest.dtype != config.training.dtype:
+        message = f"{path} holds weights in {manifest.dtype}, and this run keeps them in {config.training.dtype}"
+        found.append(_finding("D632", "training.dtype", message, f"set it to {manifest.dtype}, {start_anew}"))
+    if loads == "weights":
+        return found
+    if manifest.optimizer != config.optimizer.name:
+        message = f"{path} holds states of {manifest.optimizer}, and this run updates with {config.optimizer.name}"
+        fix = f"set it to {manifest.optimizer}, or name the checkpoint in checkpoint.initial_load_path of another run"
+        found.append(_finding("D632", "optimizer.name", message, fix))
+    if manifest.step > config.training.steps:
+        message = f"{path} is after step {manifest.step:,}, and training.steps is {config.training.steps:,}"
+        fix = f"set it to {manifest.step} or more, or checkpoint.load_step to an earlier one"
+        found.append(_finding("D633", "training.steps", message, fix))
+    return found
+
+
+def changes(manifest: Manifest, config: Config, *, data: Mapping[str, Any], path: Path) -> list[Finding]:
+    """Warnings: what of a run is other than when it was saved, and is taken as it is now.
+
+    `data` is what is known of the corpus now; nothing of it is compared where that is empty.
+    """
+    found: list[Finding] = []
+    horizon = manifest.lr_horizon.get("steps")
+    if horizon != config.training.steps:
+        message = f"{path} was saved in a run of {horizon:,} steps, and training.steps is {config.training.steps:,}"
+        fix = "nothing needs to be done: the learning rate follows the curve of the new length from here on"
+        found.append(_finding("D634", "training.steps", message, fix, severity="warning"))
+    there = dict(manifest.data)
+    now = {"seq_len": config.training.seq_len, **data}
+    other = [name for name, value in now.items() if name in there and there[name] != value]
+    if other:
+        words = ", ".join(f"{name} was {there[name]} and is {now[name]}" for name in other)
+        message = (
+            f"{path} was saved over other data ({words}): its {manifest.samples:,} samples are not those read here"
+        )
+        fix = "give the run the corpus that it had, so that nothing is read twice or left out"
+        found.append(_finding("D635", "training.dataset", message, fix, severity="warning"))
+    return found
+
+
+def _other_numbers(there: Mapping[str, Any], shape: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Numbers of the model that differ, as they are written in JSON."""
+    here = json.loads(json.dumps(asdict(shape)))
+    for name in here:
+        if there.get(name) != here[name]:
+            yield name, there.get(name), here[name]
+
+
+def _finding(rule: str, key: str, message: str, fix: str, *, severity: Severity = "error") -> Finding:
+    return Finding(rule=rule, severity=severity, key=key, message=message, fix=fix)

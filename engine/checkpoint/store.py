@@ -1,0 +1,203 @@
+"""Writing and reading the tensors of a checkpoint, each rank its own share, through torch.distributed.checkpoint (DCP).
+
+Knows the order on disk: shards, DCP's `.metadata`, and last the manifest, renamed into place by rank 0 once every rank
+has said that it is done. Does not know what is saved, only that it is a flat table of names to tensors, plain ones and
+DTensors. Names and DTensors are all that DCP needs to give a run of another layout its own shares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+
+from engine.checkpoint.agreed import FailedOnRank, on_all, on_first, reason
+from engine.checkpoint.committed import MANIFEST, delete
+from engine.checkpoint.manifest import Manifest
+
+
+class SaveFailed(FailedOnRank):
+    """A checkpoint could not be written; what was written of it is deleted again."""
+
+
+class LoadFailed(FailedOnRank):
+    """A checkpoint could not be read."""
+
+
+def save(
+    tensors: Mapping[str, Tensor], checkpoint: Path, manifest: Manifest, *, group: dist.ProcessGroup, needed_bytes: int
+) -> Manifest:
+    """Writes a checkpoint and commits it; every rank of `group` calls it at once. Gives the manifest as it stands.
+
+    Sends plans, no tensors. What stands in the folder without being committed is deleted first. SaveFailed on all
+    ranks where one of them fails; nothing of this checkpoint is left then, as far as it can be deleted.
+    `needed_bytes` is what it takes in all, for that message.
+    """
+    what = f"saving {checkpoint}"
+    disk = _Disk()
+    try:
+        on_first(group, what, lambda: _make_way(checkpoint))
+        writer = FileSystemWriter(checkpoint, sync_files=True)
+        writer.fs = disk
+        planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        dcp_save(dict(tensors), storage_writer=writer, planner=planner, process_group=group)
+        return on_first(group, what, lambda: _commit(checkpoint, manifest))
+    except FailedOnRank as failure:
+        failed, why = failure.rank, str(failure).partition("): ")[2]
+    except CheckpointException as failure:
+        failed = min(failure.failures)
+        why = reason(failure.failures[failed][0])
+    raise _undone(checkpoint, group=group, failed=failed, why=why, trouble=disk.trouble, needed_bytes=needed_bytes)
+
+
+def load(tensors: Mapping[str, Tensor], checkpoint: Path, *, group: dist.ProcessGroup) -> None:
+    """Reads a checkpoint into tensors, whatever layout wrote it; every rank of `group` calls it at once.
+
+    Names that are not asked for are not read. LoadFailed on all ranks where one of them fails.
+    """
+    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    why: tuple[int, str] | None = None
+    try:
+        dcp_load(dict(tensors), storage_reader=FileSystemReader(checkpoint), planner=planner, process_group=group)
+    except CheckpointException as failure:
+        rank = min(failure.failures)
+        why = rank, reason(failure.failures[rank][0])
+    if why is not None:
+        rank, words = why
+        hosts = on_all(group, f"loading {checkpoint}", lambda: os.uname().nodename)
+        message = f"loading {checkpoint} failed on rank {rank} (host {hosts[rank]}): {words}"
+        raise LoadFailed(message, rank=rank, host=hosts[rank])
+
+
+class _Disk(FileSystem):
+    """torch's file system, which keeps why a write failed: torch.save only says that its file has a wrong length."""
+
+    def __init__(self) -> None:
+        self.trouble: OSError | None = None
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
+        """A file whose failed writes are kept."""
+        try:
+            # Unbuffered: a failed write is told where it is made, and closing the file has nothing left to write.
+            with open(path, mode, buffering=0 if "w" in mode else -1) as file:
+                yield _Telling(file, self) if "w" in mode else file
+        except OSError as error:
+            self.trouble = self.trouble or error
+            raise
+
+
+class _Telling:
+    """A file that is written whole or raises, and tells its disk."""
+
+    def __init__(self, file: IO[bytes], disk: _Disk) -> None:
+        self._file, self._disk = file, disk
+
+    def write(self, data: Any) -> int:
+        """Writes all of it: an unbuffered file may take less."""
+        view = memoryview(data).cast("B")
+        try:
+            rest = view
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self._disk.trouble = self._disk.trouble or error
+            raise
+        return len(view)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def _make_way(checkpoint: Path) -> None:
+    """Deletes what an earlier save left in the folder, and makes it."""
+    if os.path.lexists(checkpoint):
+        delete(checkpoint)
+    checkpoint.mkdir(parents=True)
+    _sync(checkpoint.parent)
+
+
+def _commit(checkpoint: Path, manifest: Manifest) -> Manifest:
+    """Puts the manifest in: the checkpoint is there from this rename on."""
+    for name, size in _written_bytes(checkpoint).items():
+        found = os.stat(checkpoint / name).st_size
+        if found < size:
+            raise OSError(f"{name} has {found:,} bytes, and {size:,} were written: is the folder on one disk for all?")
+    files = {entry.name: entry.stat().st_size for entry in os.scandir(checkpoint) if entry.name != MANIFEST}
+    whole = manifest.with_files(files)
+    partial = checkpoint / f".{MANIFEST}.{os.getpid()}"
+    with partial.open("wb") as file:
+        file.write(json.dumps(whole.to_json(), indent=1).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    # Shards and .metadata have their bytes on the disk, and here their names too, before the mark can be.
+    _sync(checkpoint)
+    partial.rename(checkpoint / MANIFEST)
+    _sync(checkpoint)
+    return whole
+
+
+def _written_bytes(checkpoint: Path) -> dict[str, int]:
+    """What `.metadata` says that ranks wrote: the least size of each of their files."""
+    sizes: dict[str, int] = {}
+    for place in FileSystemReader(checkpoint).read_metadata().storage_data.values():
+        sizes[place.relative_path] = max(sizes.get(place.relative_path, 0), place.offset + place.length)
+    return sizes
+
+
+def _sync(folder: Path) -> None:
+    """Brings the names in a folder to the disk, where its file system can."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        # Some network file systems refuse it for folders.
+        with contextlib.suppress(OSError):
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _undone(
+    checkpoint: Path,
+    *,
+    group: dist.ProcessGroup,
+    failed: int,
+    why: str,
+    trouble: OSError | None,
+    needed_bytes: int,
+) -> SaveFailed:
+    """Deletes what was written, and says the same on all ranks: which failed first, where, why, and the room there."""
+    if dist.get_rank(group) == 0:
+        with contextlib.suppress(OSError):
+            delete(checkpoint)
+    dist.barrier(group)
+
+    def state() -> tuple[str, str, int | None]:
+        return os.uname().nodename, reason(trouble) if trouble is not None else "", _free_bytes(checkpoint)
+
+    host, words, free_bytes = on_all(group, f"saving {checkpoint}", state)[failed]
+    room = "" if free_bytes is None else f", {free_bytes:,} are free there"
+    message = (
+        f"saving {checkpoint} failed on rank {failed} (host {host}): {words or why}; "
+        f"a checkpoint takes {needed_bytes:,} bytes{room}"
+    )
+    return SaveFailed(message, rank=failed, host=host)
+
+
+def _free_bytes(checkpoint: Path) -> int | None:
+    """What is free on the disk of a folder that may be gone."""
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(next(folder for folder in (checkpoint, *checkpoint.parents) if folder.exists())).free
+    return None

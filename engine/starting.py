@@ -1,0 +1,122 @@
+"""The beginning of a run: which checkpoint all ranks take, and how its state becomes theirs.
+
+Knows the order of agreeing, loading and what has to follow. Does not know which checkpoint that is
+(checkpoint/beginning.py), nor how its tensors are read (checkpoint/store.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from pathlib import Path
+
+import torch.distributed as dist
+
+from engine.build import Built
+from engine.checkpoint.agreed import on_all, on_first, reason
+from engine.checkpoint.beginning import Loading, checkpoints_of, look_for
+from engine.checkpoint.committed import put_aside
+from engine.checkpoint.store import load
+from engine.config import Config
+from engine.errors import Finding, TitanError
+from engine.planner.plan import Plan
+from engine.settled import read_settled, write_settled
+from engine.state import set_random_states, set_updates, state_of, weights_changed, weights_of
+
+_SEEN_WITHIN_S = 10.0
+_LOAD_STEP = "checkpoint.load_step"
+
+
+def choose(
+    config: Config, plan: Plan, *, run: Path | None, group: dist.ProcessGroup
+) -> tuple[Loading | None, tuple[Finding, ...]]:
+    """What a run begins with, and warnings, the same on all ranks, which call it at once; TitanError on all or none.
+
+    Before, that the folder of its checkpoints can be written, and is one and the same for all of them (D636).
+    """
+    if config.checkpoint.enable:
+        assert run is not None, "checkpoints are kept in a run folder"
+        _require_one_folder(checkpoints_of(config, run), group)
+    return on_first(group, "looking for a checkpoint", lambda: look_for(config, plan, run))
+
+
+def load_into(built: Built, loading: Loading, *, group: dist.ProcessGroup) -> None:
+    """Loads this rank's share, whatever layout saved it; every rank calls it at once.
+
+    Random states are those of a rank, so that they are loaded where as many ranks saved them.
+    """
+    if loading.what == "weights":
+        load(weights_of(built), loading.path, group=group)
+    else:
+        state = state_of(built)
+        same_ranks = loading.manifest.layout.get("world_size") == dist.get_world_size()
+        same_device = loading.manifest.layout.get("device") == built.device.type
+        random = {name: value for name, value in state.items() if name.startswith("random.")}
+        if not (same_ranks and same_device):
+            state = {name: value for name, value in state.items() if name not in random}
+        load(state, loading.path, group=group)
+        if same_ranks and same_device:
+            set_random_states(random, built.device)
+        set_updates(built, loading.manifest.updates)
+    weights_changed(built)
+
+
+def go_back(config: Config, loading: Loading, *, run: Path, group: dist.ProcessGroup) -> tuple[str, ...]:
+    """Puts the run's own checkpoints aside that are later than the one it was loaded from; their new names.
+
+    What is saved from here on is another history. A step that was asked for is then settled: when the run is started
+    again, it goes on from its newest one.
+    """
+
+    def work() -> tuple[str, ...]:
+        if config.checkpoint.load_step != -1:
+            write_settled(run, read_settled(run) | {_LOAD_STEP: -1})
+        return put_aside(checkpoints_of(config, run), after=loading.step)
+
+    return on_first(group, f"going back to {loading.path}", work)
+
+
+def _require_one_folder(folder: Path, group: dist.ProcessGroup) -> None:
+    """D636 where a rank cannot write the folder, or has another one of its name: found now, not at the first save."""
+    mark = on_first(group, f"making {folder}", lambda: _leave_mark(folder))
+    try:
+        on_all(group, f"looking into {folder}", lambda: _require_mark(mark))
+    finally:
+        if dist.get_rank() == 0:
+            with contextlib.suppress(OSError):
+                mark.unlink()
+
+
+def _leave_mark(folder: Path) -> Path:
+    mark = folder / f".seen-by-all.{uuid.uuid4().hex}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    except OSError as error:
+        fix = "set it, or job.dump_folder, to one that can be written"
+        raise TitanError(
+            _error(f"{folder} cannot be written on {os.uname().nodename}: {reason(error)}", fix)
+        ) from error
+    return mark
+
+
+def _require_mark(mark: Path) -> None:
+    """A network file system may show a new file late."""
+    end_s = time.monotonic() + _SEEN_WITHIN_S
+    host, folder = os.uname().nodename, mark.parent
+    while not mark.exists():
+        if time.monotonic() > end_s:
+            message = f"rank {dist.get_rank()} on {host} does not see in {folder} what rank 0 has written there"
+            fix = "set job.dump_folder to a folder that all nodes share: checkpoints are written and read by all ranks"
+            raise TitanError(_error(message, fix))
+        with contextlib.suppress(OSError):
+            os.listdir(folder)
+        time.sleep(0.1)
+    if not os.access(folder, os.W_OK):
+        raise TitanError(_error(f"{folder} cannot be written by rank {dist.get_rank()} on {host}", "let it be written"))
+
+
+def _error(message: str, fix: str) -> Finding:
+    return Finding(rule="D636", severity="error", key="checkpoint.folder", message=message, fix=fix)
