@@ -135,7 +135,7 @@ def test_processes_of_a_dead_launcher_are_waited_for(run: Path, worker: subproce
     assert processes_of(run) == []
 
 
-def test_processes_of_another_run_are_not_its_own(run: Path, worker: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_processes_of_another_run_are_not_its_own(worker: subprocess.Popen[bytes], tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     assert worker.pid not in processes_of(other)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -179,41 +179,99 @@ def test_c41_worker_that_raises_is_named_with_type_text_and_log(tmp_path: Path) 
     assert len(text.splitlines()) < 20
 
 
-@pytest.mark.parametrize(("grace_s", "interrupts"), [("1.0", 1), ("60.0", 2)], ids=["grace", "second-ctrl-c"])
-def test_c42_worker_that_ignores_signals_is_killed(tmp_path: Path, grace_s: str, interrupts: int) -> None:
-    run = tmp_path / "x"
-    (run / "logs").mkdir(parents=True)
-    script = tmp_path / "deaf.py"
-    script.write_text(
-        "import signal, time, pathlib, sys\n"
-        "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)\n"
-        "pathlib.Path(sys.argv[1]).touch()\n"
-        "time.sleep(600)\n",
-        "utf-8",
-    )
-    ready = tmp_path / "ready"
-    starter = (
-        "import os, sys\n"
-        "from dataclasses import replace\n"
-        "from pathlib import Path\n"
-        "from titancli.launch.progress import Lines\n"
-        "from titancli.launch.supervise import supervise\n"
-        "from titancli.launch.torchrun import command\n"
-        "run, script, ready = Path(sys.argv[1]), sys.argv[2], sys.argv[3]\n"
-        "made = command(run, processes=1, threads=1, grace_s=60.0, environ=os.environ)\n"
-        "made = replace(made, words=(*made.words[:-3], script, ready))\n"
-        "sys.exit(supervise(made, run, grace_s=float(sys.argv[4]), display=lambda: Lines(10)).exit_code)\n"
-    )
-    words = [sys.executable, "-c", starter, str(run), str(script), str(ready), grace_s]
-    launcher = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-    wait_until(ready.exists)
+STARTER = """\
+import os, sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from titancli.launch.progress import Lines
+from titancli.launch.supervise import supervise
+from titancli.launch.torchrun import command
+run, script, ready, grace_s = Path(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4])
+made = command(run, processes=1, threads=1, grace_s=float(sys.argv[5]), environ=os.environ)
+made = replace(made, words=(*made.words[:-3], script, ready))
+sys.exit(supervise(made, run, grace_s=grace_s, display=lambda: Lines(10)).exit_code)
+"""
+DEAF = """\
+import signal, time, pathlib, sys
+for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(600)
+"""
+SAVING = """\
+import signal, time, pathlib, sys
+def save(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(3)
+    pathlib.Path(sys.argv[1] + "-saved").touch()
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+pathlib.Path(sys.argv[1]).touch()
+time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker that runs a script of the test under torchrun and a launcher."""
+
+    script: Path
+    ready: Path
+    launcher: subprocess.Popen[str]
+
+    def left(self) -> list[psutil.Process]:
+        return [p for p in psutil.process_iter(["cmdline"]) if str(self.script) in (p.info["cmdline"] or [])]
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    launchers: list[subprocess.Popen[str]] = []
+
+    def start(text: str, *, grace_s: float, torchruns_grace_s: float, **environ: str) -> Worker:
+        run, script, ready = tmp_path / "x", tmp_path / "worker.py", tmp_path / "ready"
+        (run / "logs").mkdir(parents=True)
+        script.write_text(text, "utf-8")
+        words = [sys.executable, "-c", STARTER, str(run), str(script), str(ready), str(grace_s), str(torchruns_grace_s)]
+        launchers.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ | environ))
+        wait_until(ready.exists)
+        return Worker(script, ready, launchers[-1])
+
+    yield start
+    for launcher in launchers:
+        launcher.kill()
+        launcher.communicate()
+
+
+def test_c42_worker_that_ignores_ctrl_c_is_killed_after_the_grace(worker: Callable[..., Worker]) -> None:
+    started = worker(DEAF, grace_s=1.0, torchruns_grace_s=60.0)
+    started.launcher.send_signal(signal.SIGINT)
+    out, _ = started.launcher.communicate(timeout=30)
+    assert started.launcher.returncode == 130
+    assert "the 1 s of launch.grace_seconds are over; killing all processes\n" in out
+    assert started.left() == []
+
+
+def test_c42_second_ctrl_c_kills_at_once(worker: Callable[..., Worker]) -> None:
+    started = worker(DEAF, grace_s=60.0, torchruns_grace_s=60.0)
+    assert started.launcher.stdout is not None
+    started.launcher.send_signal(signal.SIGINT)
+    while "Ctrl-C again kills at once" not in started.launcher.stdout.readline():
+        pass
     began_s = time.monotonic()
-    for _ in range(interrupts):
-        launcher.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-    assert launcher.wait(timeout=30) == 130
-    assert time.monotonic() - began_s < 15
-    assert [p for p in psutil.process_iter(["cmdline"]) if str(script) in (p.info["cmdline"] or [])] == []
+    started.launcher.send_signal(signal.SIGINT)
+    assert started.launcher.wait(timeout=30) == 130
+    assert time.monotonic() - began_s < 10
+    assert started.left() == []
+
+
+def test_c42_worker_that_saves_within_the_grace_is_left_to(worker: Callable[..., Worker]) -> None:
+    # An outer launcher that had promised one second only has no say here.
+    environ = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"}
+    started = worker(SAVING, grace_s=20.0, torchruns_grace_s=20.0, **environ)
+    started.launcher.send_signal(signal.SIGTERM)
+    out, _ = started.launcher.communicate(timeout=30)
+    assert started.launcher.returncode == 143
+    assert "are over" not in out
+    assert started.ready.with_name("ready-saved").exists()
 
 
 def test_bar_moves_in_a_terminal_of_60_columns_and_ctrl_c_ends_it(
