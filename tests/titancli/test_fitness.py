@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_nvml import FakeGpu, FakeNvml, slices
 
-from engine.cards import Card, Driver
+from engine.cards import Card, Driver, User, driver
 from engine.machine import Limits, Machine
 from titancli.fitness import TRIED, Check, checks
 
@@ -24,7 +25,12 @@ H200 = Card(
     pcie_generation=5,
     pcie_width=16,
 )
-EIGHT = Driver(version="580.159.04", cuda="13.0", cards=(H200,) * 8)
+EIGHT = Driver(
+    version="580.159.04",
+    cuda="13.0",
+    cards=tuple(replace(H200, index=index, uuid=f"GPU-{index}") for index in range(8)),
+    installed=8,
+)
 ROOMY = Limits(shared_memory_bytes=64 * GIB, locked_memory_bytes=None, open_files=None, free_disk_bytes=900 * GIB)
 TORCH: dict[str, Any] = {
     "torch": "2.11.0+cu130", "torchao": "0.17.0", "cuda": "13.0", "nccl": "2.28.9", "gloo": True, "gpus": 8,
@@ -40,7 +46,10 @@ def judged(
 
 
 def cards(*, count: int = 8, **changes: Any) -> Driver:
-    return replace(EIGHT, cards=(replace(H200, **changes),) * count)
+    """The first has the changes; the others are as they must be, of the same kind."""
+    common = {name: value for name, value in changes.items() if name in ("name", "capability", "nvlinks")}
+    first, *rest = EIGHT.cards[:count]
+    return replace(EIGHT, cards=(replace(first, **changes), *(replace(card, **common) for card in rest)))
 
 
 def limits(*, shared_mib: int | None = None, locked_mib: int | None = None) -> Limits:
@@ -53,7 +62,7 @@ def test_a_node_as_it_must_be_is_well_in_everything() -> None:
     found = judged()
     assert {check.state for check in found.values()} == {"well"}
     assert {check.fix for check in found.values()} == {""}
-    assert found["GPU 7"].found == "NVIDIA H200 (h200), 140 GiB, GPU-1"
+    assert found["GPU 7"].found == "NVIDIA H200 (h200), 140 GiB, GPU-7"
     assert found["NVLink"].found == "18 links a GPU"
     assert found["PCIe"].found == "generation 5 x 16"
     assert found["NCCL"].found == "2.28.9"
@@ -68,6 +77,15 @@ def test_a_machine_without_gpus_is_well_and_trains_on_its_cpu() -> None:
 
 OLD = cards(name="Tesla V100", capability=(7, 0))
 UNKNOWN = cards(name="NVIDIA L40S", capability=(8, 9))
+BUSY = cards(free_bytes=100 * GIB, users=(User(pid=5), User(pid=6, used_bytes=40 * GIB)))
+EXCLUSIVE = replace(BUSY, cards=(replace(BUSY.cards[0], compute_mode="exclusive"), *BUSY.cards[1:]))
+MIG = driver(FakeNvml(FakeGpu(uuid="GPU-a"), slices("m", "1g.18gb", "1g.18gb", "1g.18gb")), {})
+CUT = driver(FakeNvml(*(FakeGpu(uuid=f"GPU-{index}") for index in range(8))), {"CUDA_VISIBLE_DEVICES": "0,9"})
+R570 = replace(EIGHT, version="570.1", cuda="12.8")
+FULL_SHARED = {
+    "driver": cards(nvlinks=None),
+    "limits": replace(ROOMY, shared_memory_bytes=64 << 20, free_shared_memory_bytes=20 << 20),
+}
 ONE_LINK_LESS = replace(EIGHT, cards=(H200, replace(H200, nvlinks=17)))
 
 
@@ -83,9 +101,39 @@ ONE_LINK_LESS = replace(EIGHT, cards=(H200, replace(H200, nvlinks=17)))
         ("gloo", "wrong", "not in this torch", "gloo", {"driver": Driver(), "about": TORCH | {"gloo": False}}),
         ("GPU 0", "wrong", "compute capability is 7.0", "A100 or later", {"driver": OLD}),
         ("GPU 0", "wrong", "cannot be planned for", "nearest of h100-80", {"driver": UNKNOWN}),
-        ("GPU 0", "doubtful", "40.4 GiB are taken", "end what runs there", {"driver": cards(free_bytes=100 * GIB)}),
+        (
+            "GPU 0",
+            "doubtful",
+            "40.4 GiB are taken by another",
+            "end what runs",
+            {"driver": cards(free_bytes=100 * GIB)},
+        ),
+        ("GPU 0", "doubtful", "are taken by processes 5 and 6", "end what runs", {"driver": BUSY}),
+        ("GPU 0", "wrong", "is Exclusive, and it is taken by processes 5", "end what", {"driver": EXCLUSIVE}),
+        ("GPU 0", "wrong", "is Prohibited", "nvidia-smi -i 0 -c DEFAULT", {"driver": cards(compute_mode="prohibited")}),
+        (
+            "GPU 0",
+            "wrong",
+            "not answer: GPU is lost",
+            "DEVICES=1,2,3,4,5,6,7",
+            {"driver": cards(trouble="GPU is lost")},
+        ),
+        ("GPU 0", "doubtful", "it reports a broken row", "reset", {"driver": cards(doubts=("a broken row",))}),
+        ("GPU 1", "doubtful", "(MIG instance 1g.18gb), 18.0 GiB, MIG-m-0, a part of GPU-m", "17.5", {"driver": MIG}),
+        ("MIG", "doubtful", "hides 2 more", "one instance in CUDA_VISIBLE_DEVICES", {"driver": MIG}),
+        ("CUDA_VISIBLE_DEVICES", "doubtful", "'0,9' leaves 1 of 8 GPUs: there is no GPU 9", "-L", {"driver": CUT}),
+        ("driver", "wrong", "it does not work: mismatch", "reboot", {"driver": Driver(trouble="mismatch")}),
+        ("CUDA", "wrong", "is built for the CPU", "install a torch", {"about": TORCH | {"cuda": None}}),
+        (
+            "CUDA",
+            "wrong",
+            "built for CUDA 13.0, and driver 570.1 has CUDA up to 12.8",
+            "12.8 or earlier",
+            {"driver": R570},
+        ),
         ("NVLink", "doubtful", "over PCIe", "tensor_parallel_degree", {"driver": cards(nvlinks=None)}),
         ("NVLink", "doubtful", "between 17 and 18", "links are down", {"driver": ONE_LINK_LESS}),
+        ("shared memory", "wrong", "20.0 MiB of 64.0 MiB are free: NCCL cannot join 8", "--ipc=host", FULL_SHARED),
         ("shared memory", "doubtful", "64.0 MiB: too little", "--shm-size", {"limits": limits(shared_mib=64)}),
         ("locked memory", "doubtful", "8.0 MiB: network", "ulimit -l", {"limits": limits(locked_mib=8)}),
         ("open files", "doubtful", "256", "ulimit -n", {"limits": replace(ROOMY, open_files=256)}),

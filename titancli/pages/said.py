@@ -1,6 +1,7 @@
 """What each finding that a command can end with says, and its way out, as far as the source has the words.
 
-Knows how findings are made in the source: a call with an id, a message and a fix, which may be handed in by a caller.
+Knows how findings are made in the source: a call with an id, a message and a fix, which may be handed in by a caller,
+or a check of the machine with an id, what was found and a fix.
 Does not know which definitions a command reaches (raised), nor what an expression says (words).
 """
 
@@ -16,6 +17,9 @@ from titancli.pages.raised import Scope, reached
 from titancli.pages.words import Function, Words, function_around, parameters
 
 _ID = re.compile(r"[A-Z]\d{3}")
+# What the state of a check becomes when a launch says it.
+_SEVERITIES = ("error", "warning")
+_STATES = {"wrong": ("error",), "doubtful": ("warning",)}
 _NAMELESS = re.compile(r"<\.\.\.>")
 
 
@@ -77,7 +81,8 @@ def _reports(scope: Scope) -> tuple[_Report, ...]:
         if not rule:
             continue
         given = _given(call, scope, _called(call, scope))
-        found.append(_Report(rule, _severities(call, scope), given.get("message"), given.get("fix")))
+        message = given.get("message") or given.get("found")
+        found.append(_Report(rule, _severities(call, scope), message, given.get("fix")))
     return tuple(found)
 
 
@@ -121,6 +126,9 @@ def _given(call: ast.Call, scope: Scope, function: Function | None) -> dict[str,
 def _severities(call: ast.Call, scope: Scope) -> tuple[str, ...]:
     """Said by the call, by default, or in what is called; and to what the function around turns it."""
     function, around = _called(call, scope), function_around(scope.node, call.lineno)
+    state = next((each.value for each in call.keywords if each.arg == "state"), None)
+    if state is not None:
+        return _STATES.get(str(state.value) if isinstance(state, ast.Constant) else "", _SEVERITIES)
     if any(each.arg == "severity" and _is_asked_for(each.value, around) for each in call.keywords):
         return "error", "warning"
     stated = [_severity(call)] if _severity(call) else []
