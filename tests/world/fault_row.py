@@ -6,11 +6,13 @@ from outside.
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from fault_trial import Trial
-from faulty import STEPS, Launch
+from faulty import INTERVAL, STEPS, Launch
 
 Do = Callable[[Trial], None]
 ALWAYS = ("start-up", "build", "first step", "mid-step", "saving", "end")
@@ -66,3 +68,14 @@ def expect_saved(trial: Trial, launch: Launch) -> None:
     done, saved = max(step for step, _ in launch.steps()), max(launch.committed(), default=0)
     if saved < done:
         trial.problem(f"asked to end, it did step {done} and saved step {saved}")
+
+
+def killed_after_saves(trial: Trial, count: int) -> Launch:
+    """A run that was killed once so many checkpoints were committed."""
+    launch = trial.launch()
+    launch.until(launch.has_written("checkpoint", step=INTERVAL * count, state="committed"))
+    for pid in launch.alive():
+        os.kill(pid, signal.SIGKILL)
+    launch.wait(10)
+    launch.left(10)
+    return launch

@@ -107,7 +107,6 @@ class Trial:
         `says` are patterns that stand in the last lines; `ended` are fields of the first failure in some `run_ended`.
         """
         code = launch.wait(limit_s)
-        self.seconds = max(self.seconds or 0.0, time.monotonic() - self._struck_s)
         if code is None:
             self.problem(f"it had not ended after {limit_s:.0f} s")
             launch.kill()
@@ -115,6 +114,7 @@ class Trial:
         if code not in codes:
             self.problem(f"exit code {code} instead of {' or '.join(map(str, codes))}: {launch.tail[-1500:]}")
         self.expect_nothing_left(launch)
+        self.seconds = max(self.seconds or 0.0, time.monotonic() - self._struck_s)
         self._expect_words(launch, says, log=log)
         if ended is not None:
             self._expect_ended(launch, ended)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fault_row import expect_saved, fault, place
+from fault_row import expect_saved, fault, killed_after_saves, place
 from fault_trial import Trial
 from faulty import STEPS
 
@@ -12,6 +12,19 @@ def exception(trial: Trial) -> None:
     """An exception on one rank."""
     rank = trial.random.randrange(trial.ranks)
     launch = trial.launch(faults=[{"do": "raise", "rank": rank, **place(trial)}])
+    said = (f"rank {rank} failed first: ValueError: boom-17",)
+    trial.expect(launch, {1}, *said, log=True, ended={"rank": rank, "type": "ValueError"})
+    trial.expect_resumed(launch)
+
+
+@fault("saving")
+def exception_while_loading(trial: Trial) -> None:
+    """An exception on one rank while a checkpoint is loaded."""
+    rank = trial.random.randrange(trial.ranks)
+    killed = killed_after_saves(trial, trial.random.randint(1, 3))
+    trial.kept = killed.committed()
+    fault = {"do": "raise", "rank": rank, "at": {"kind": "phase", "name": "load", "state": "begin"}}
+    launch = trial.launch("--resume", faults=[fault])
     said = (f"rank {rank} failed first: ValueError: boom-17",)
     trial.expect(launch, {1}, *said, log=True, ended={"rank": rank, "type": "ValueError"})
     trial.expect_resumed(launch)
@@ -36,6 +49,16 @@ def not_a_number(trial: Trial) -> None:
     if bad := [saved for saved in launch.committed() if saved >= step]:
         trial.problem(f"saved after the bad step {step}: {bad}")
     trial.expect_resumed(launch)
+
+
+@fault("mid-step")
+def learning_rate_too_high(trial: Trial) -> None:
+    """A learning rate that makes weights overflow."""
+    launch = trial.launch("--optimizer.lr", f"1e{trial.random.randint(25, 37)}", "--checkpoint.interval", "1")
+    trial.expect(launch, {1}, "NonFiniteStep", "step ", "optimizer.lr", log=True)
+    done, saved = max(step for step, _ in launch.steps()), max(launch.committed(), default=0)
+    if saved > done:
+        trial.problem(f"step {done} was the last with a finite loss, and step {saved} is saved")
 
 
 @fault("build", "first step", "mid-step", "saving")

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fault_row import fault
+from fault_row import fault, killed_after_saves
 from fault_trial import Trial
-from faulty import INTERVAL, Launch
+from faulty import Launch
 
 from engine.checkpoint.committed import MANIFEST, step_folder
 
@@ -114,17 +113,6 @@ def file_where_checkpoints_belong(trial: Trial) -> None:
     trial.expect_resumed(launch)
 
 
-def _killed_after_saves(trial: Trial, count: int) -> Launch:
-    """A run that was killed once so many checkpoints were committed."""
-    launch = trial.launch()
-    launch.until(launch.has_written("checkpoint", step=INTERVAL * count, state="committed"))
-    for pid in launch.alive():
-        os.kill(pid, signal.SIGKILL)
-    launch.wait(10)
-    launch.left(10)
-    return launch
-
-
 def _newest(launch: Launch) -> Path:
     newest = max(launch.committed())
     return launch.run / "checkpoints" / step_folder(newest)
@@ -157,7 +145,7 @@ def _cut(path: Path, trial: Trial) -> None:
 @fault("saving")
 def shard_cut(trial: Trial) -> None:
     """A truncated checkpoint: a shard."""
-    launch = _killed_after_saves(trial, trial.random.randint(2, 4))
+    launch = killed_after_saves(trial, trial.random.randint(2, 4))
     damaged = _newest(launch)
     _cut(trial.random.choice(sorted(damaged.glob("*.distcp"))), trial)
     _expect_older_or_refused(trial, launch, damaged)
@@ -166,7 +154,7 @@ def shard_cut(trial: Trial) -> None:
 @fault("saving")
 def manifest_cut(trial: Trial) -> None:
     """A truncated checkpoint: the manifest."""
-    launch = _killed_after_saves(trial, trial.random.randint(2, 4))
+    launch = killed_after_saves(trial, trial.random.randint(2, 4))
     damaged = _newest(launch)
     _cut(damaged / MANIFEST, trial)
     _expect_older_or_refused(trial, launch, damaged)
@@ -175,7 +163,7 @@ def manifest_cut(trial: Trial) -> None:
 @fault("saving")
 def metadata_gone(trial: Trial) -> None:
     """A truncated checkpoint: .metadata is gone."""
-    launch = _killed_after_saves(trial, trial.random.randint(2, 4))
+    launch = killed_after_saves(trial, trial.random.randint(2, 4))
     damaged = _newest(launch)
     (damaged / ".metadata").unlink()
     _expect_older_or_refused(trial, launch, damaged)

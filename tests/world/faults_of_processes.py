@@ -11,7 +11,7 @@ import threading
 
 from fault_row import ALWAYS, expect_saved, fault, place
 from fault_trial import Trial
-from faulty import send
+from faulty import STEPS, send
 
 from titancli.monitor.follow import Launcher
 
@@ -96,6 +96,20 @@ def launcher_interrupted(trial: Trial) -> None:
 def launcher_hung_up(trial: Trial) -> None:
     """SIGHUP to the launcher."""
     _signalled(trial, signal.SIGHUP, 143)
+
+
+@fault("mid-step")
+def saving_takes_long(trial: Trial) -> None:
+    """SIGTERM to ranks that need 40 s to save, with a grace of 60 s."""
+    save = {"kind": "phase", "name": "save", "state": "begin"}
+    words = ("--launch.grace_seconds", "60", "--comm.save_timeout_seconds", "120", "--checkpoint.interval", str(STEPS))
+    launch = trial.launch(*words, faults=[{"do": "pace", "at": save, "seconds": 40}])
+    trial.reach(launch)
+    launch.process.send_signal(signal.SIGTERM)
+    trial.struck(launch)
+    trial.expect(launch, {143}, limit_s=90)
+    expect_saved(trial, launch)
+    trial.expect_resumed(launch, *words)
 
 
 @fault("build", "mid-step", "saving")
