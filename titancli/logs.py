@@ -14,7 +14,7 @@ from engine.errors import TitanError
 from titancli import figures, report
 from titancli.monitor.failure import failures_of
 from titancli.monitor.follow import ENDED, Follower, Launcher, find_run, judge
-from titancli.rank_logs import TORCHRUN_LOG, bytes_of, rank_logs
+from titancli.rank_logs import bytes_of, rank_logs, torchrun_logs
 
 _REFRESH_S = 0.3
 
@@ -56,7 +56,7 @@ def _files(run: Path, rank: int | None, first: int | None) -> list[tuple[Path, s
     found = [logs for number, logs in rank_logs(run).items() if rank in (None, number)]
     found.sort(key=lambda logs: (logs.rank != first, logs.rank))
     files = [(path, f"rank {logs.rank} {path.stem}") for logs in found for path in (logs.stderr, logs.stdout)]
-    return files if rank is not None else [*files, (run / "logs" / TORCHRUN_LOG, "torchrun")]
+    return files if rank is not None else [*files, *((log, "torchrun") for log in torchrun_logs(run))]
 
 
 def _print_new(path: Path, heading: str, printed: dict[Path, int], *, is_last: bool) -> None:

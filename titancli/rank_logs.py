@@ -1,11 +1,13 @@
 """Where torchrun puts the output of each rank inside a run folder.
 
-Knows `logs/<id>_<random>/attempt_<n>/<local rank>/`. On one machine a local rank is the rank; on several, each rank
-has put a link to its folder into `logs/ranks/`.
+Knows `logs/<id>_<random>/attempt_<n>/<local rank>/`. On one machine a local rank is the rank; on several, each has
+a folder `logs/node-<number>/` of its own, or (where a scheduler numbers them) each rank has put a link to its folder
+into `logs/ranks/`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,11 +37,35 @@ class RankLogs:
         return self.folder / "error.json"
 
 
+def logs_of_node(run: Path, node: int | None) -> Path:
+    """Where torchrun and its ranks write on one of several machines; None is the only one."""
+    return run / "logs" if node is None else run / "logs" / f"node-{node}"
+
+
+def torchrun_logs(run: Path) -> list[Path]:
+    """What torchrun itself has written in the newest attempt, on each machine where it has."""
+    places = [run / "logs", *sorted((run / "logs").glob("node-*"), key=lambda folder: (len(folder.name), folder.name))]
+    return [folder / TORCHRUN_LOG for folder in places if (folder / TORCHRUN_LOG).is_file()]
+
+
 def rank_logs(run: Path) -> dict[int, RankLogs]:
     """The logs of every rank of the newest attempt, by rank."""
-    if linked := _ranks_in(run / "logs" / "ranks"):
-        return linked
-    attempts = [folder for folder in (run / "logs").glob("*/attempt_*") if folder.is_dir()]
+    logs = run / "logs"
+    if nodes := {int(folder.name.removeprefix("node-")): _newest_in(folder) for folder in logs.glob("node-*[0-9]")}:
+        return _over(nodes)
+    return _ranks_in(logs / "ranks") or _newest_in(logs)
+
+
+def _over(nodes: Mapping[int, Mapping[int, RankLogs]]) -> dict[int, RankLogs]:
+    """The ranks of several machines, each of which has as many as any other, in the order of their numbers."""
+    each = max(len(ranks) for ranks in nodes.values())
+    found = {node * each + local: logs.folder for node in sorted(nodes) for local, logs in nodes[node].items()}
+    return {rank: RankLogs(rank=rank, folder=folder) for rank, folder in found.items()}
+
+
+def _newest_in(logs: Path) -> dict[int, RankLogs]:
+    """The folders of the newest attempt of one torchrun, by local rank."""
+    attempts = [folder for folder in logs.glob("*/attempt_*") if folder.is_dir()]
     if not attempts:
         return {}
     newest = max(attempts, key=lambda folder: (folder.stat().st_mtime, folder.name))

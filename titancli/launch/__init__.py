@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from engine.hardware import Machine
     from engine.planner.plan import Plan
     from engine.rules import Report
+    from titancli.launch.meeting import Meeting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ def launch(path: str | None, preset: str | None, flags: Sequence[Flag], options:
     """Launches, or says why not; returns the exit code. TitanError where the run folder or the data cannot be had."""
     from engine.hardware import this_machine
     from titancli.launch.combinations import require_combination, require_config
+    from titancli.launch.meeting import meeting_of
 
     require_config(path, preset, flags, options)
     if options.name is not None:
@@ -57,11 +59,11 @@ def launch(path: str | None, preset: str | None, flags: Sequence[Flag], options:
         flags = (*flags, Flag("cluster.nodes", options.nnodes, "--nnodes"))
     loaded = load_config("launch", path, preset, flags)
     require_combination(options, loaded.config.launch.scheduler)
-    if options.preflight or options.node_rank is not None or options.rdzv_endpoint is not None:
-        message = "--preflight, --node-rank and --rdzv-endpoint are not built yet"
-        raise TitanError(report.error("R126", message, "leave them out"))
+    if options.preflight:
+        raise TitanError(report.error("R126", "--preflight is not built yet", "leave it out"))
+    meeting = meeting_of(options, loaded)
     machine = this_machine()
-    checked = _judge(loaded, machine)
+    checked = _judge(loaded, machine, meeting)
     report.say_findings(checked.findings)
     if checked.exit_code != EXIT_OK:
         _say_nothing_started(checked)
@@ -70,13 +72,11 @@ def launch(path: str | None, preset: str | None, flags: Sequence[Flag], options:
         report.say_findings(_unbuilt(loaded, checked))
         return EXIT_CONFIG
     assert checked.plan is not None, "a config without errors has a plan"
-    return _start(loaded, checked.plan, machine, options)
+    return _start(loaded, checked.plan, machine, options, meeting)
 
 
-def _judge(loaded: Loaded, machine: Machine) -> Report:
+def _judge(loaded: Loaded, machine: Machine, meeting: Meeting | None) -> Report:
     """The report of the rules with what this machine says to it; planned anew for a larger card."""
-    from dataclasses import replace
-
     from engine.rules import check
     from titancli.launch.here import compare
 
@@ -85,7 +85,7 @@ def _judge(loaded: Loaded, machine: Machine) -> Report:
         return checked
     if any(finding.rule == "H701" for finding in checked.findings):
         return checked
-    here = compare(loaded, machine)
+    here = compare(loaded, machine, meets=meeting is not None)
     if here.cluster is not None:
         checked = check(loaded, cluster=here.cluster)
     return replace(checked, findings=(*here.findings, *checked.findings))
@@ -116,13 +116,26 @@ def _say_nothing_started(checked: Report) -> None:
     report.say(f"{count} error{'s' if count != 1 else ''}; nothing was started", sys.stderr, tint="bad")
 
 
-def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options) -> int:
+def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options, meeting: Meeting | None) -> int:
     from titancli.corpus import read_corpus
-    from titancli.launch.local import Here, as_it_was, launch_here, look_at_checkpoints, say_complete
+    from titancli.launch.local import (
+        Here,
+        as_it_was,
+        launch_here,
+        launch_with_others,
+        look_at_checkpoints,
+        say_complete,
+    )
     from titancli.launch.run_folder import choose
 
+    here = Here(loaded=loaded, plan=plan, machine=machine, options=options, corpus="", meeting=meeting)
+    if meeting is not None and not meeting.is_head:
+        # Whether the run folder is this machine's to judge is known only when machine 0 has been met.
+        return launch_with_others(replace(here, corpus=read_corpus(loaded, plan)), meeting)
     place = choose(loaded, resume=options.resume, overwrite=options.overwrite, now_s=time.time())
     if isinstance(place, Path):
+        if meeting is not None and meeting.nodes > 1:
+            return launch_with_others(here, meeting)
         return say_complete(place, loaded)
     if loaded.config.launch.scheduler == "kubernetes":
         from titancli.launch.kubernetes import launch_on_kubernetes
@@ -135,4 +148,5 @@ def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options) -> in
         from titancli.launch.slurm import launch_on_slurm
 
         return launch_on_slurm(loaded, plan, place, corpus, dry_run=options.dry_run)
-    return launch_here(Here(loaded=loaded, plan=plan, machine=machine, options=options, corpus=corpus), place)
+    here = replace(here, plan=plan, corpus=corpus)
+    return launch_with_others(here, meeting) if meeting is not None and meeting.nodes > 1 else launch_here(here, place)

@@ -16,6 +16,7 @@ from pathlib import Path
 from engine.errors import EXIT_INTERRUPTED, EXIT_OK
 from titancli import report
 from titancli.launch.lease import Lease
+from titancli.launch.peers import Peers
 from titancli.launch.run_folder import LAUNCH_LOG
 from titancli.launch.start import Ready
 from titancli.launch.summary import named
@@ -25,12 +26,12 @@ from titancli.rank_logs import bytes_of
 _LOOK_EVERY_S = 0.1
 
 
-def detach(ready: Ready, lease: Lease, *, processes: int) -> int:
+def detach(ready: Ready, lease: Lease | None, *, processes: int, peers: Peers | None = None) -> int:
     """Starts the launcher that stays, and comes back when that many ranks are built or it has ended; the exit code."""
     run, log = ready.run, ready.run / "logs" / LAUNCH_LOG
     follower = Follower(run, from_now=True)
     said = log.stat().st_size if log.is_file() else 0
-    launcher = _start(ready, lease, log)
+    launcher = _start(ready, lease, peers, log)
     try:
         while launcher.poll() is None:
             ranks = follower.read().ranks.values()
@@ -47,8 +48,15 @@ def detach(ready: Ready, lease: Lease, *, processes: int) -> int:
     return launcher.returncode
 
 
-def _start(ready: Ready, lease: Lease, log: Path) -> subprocess.Popen[bytes]:
-    handed = {"ready": asdict(ready) | {"run": str(ready.run)}, "lease": lease.handle}
+def _start(ready: Ready, lease: Lease | None, peers: Peers | None, log: Path) -> subprocess.Popen[bytes]:
+    handles = [] if lease is None else [lease.handle]
+    handed = {
+        "ready": asdict(ready) | {"run": str(ready.run)},
+        "lease": None if lease is None else lease.handle,
+        "peers": None if peers is None else peers.to_json(),
+    }
+    if peers is not None:
+        handles += peers.handles
     with log.open("ab") as output:
         launcher = subprocess.Popen(
             # -P: a folder `titancli` where the command is called must not be taken for this one.
@@ -57,7 +65,7 @@ def _start(ready: Ready, lease: Lease, log: Path) -> subprocess.Popen[bytes]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=(lease.handle,),
+            pass_fds=handles,
         )
     assert launcher.stdin is not None, "it is handed what to start through a pipe"
     with launcher.stdin as pipe:

@@ -16,6 +16,7 @@ from engine.rules import check
 from engine.settled import read_settled, with_settled
 from engine.sources import load
 from titancli.launch.lease import Lease
+from titancli.launch.peers import Peers
 from titancli.launch.start import Ready, train
 from titancli.launch.torchrun import Command
 from titancli.monitor.follow import Launcher
@@ -26,11 +27,19 @@ def stay(handed: dict[str, Any]) -> int:
     told = handed["ready"]
     command = {**told["torchrun"], "words": tuple(told["torchrun"]["words"])}
     ready = Ready(**{**told, "run": Path(told["run"]), "torchrun": Command(**command)})
-    Launcher.this_process().write(ready.run)
+    if not ready.joins:
+        Launcher.this_process().write(ready.run)
     loaded = load(ready.run / "config.toml", environ={})
     plan = check(with_settled(loaded, read_settled(ready.run))).plan
     assert plan is not None, "the command has planned it"
-    return train(ready, loaded, plan, Lease(handed["lease"]))
+    lease, peers = handed["lease"], handed["peers"]
+    return train(
+        ready,
+        loaded,
+        plan,
+        None if lease is None else Lease(lease),
+        None if peers is None else Peers.from_json(peers),
+    )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from engine.hardware import GIB, GPUS, Cluster, Gpu, Machine, calibrated, kind_o
 from engine.sources import Loaded, locate
 from titancli import figures
 
-_ELSEWHERE = "by --scheduler slurm or kubernetes"
+_ON_EACH = "on each node with --node-rank K --rdzv-endpoint HOST:PORT"
+_ELSEWHERE = f"{_ON_EACH}, or by --scheduler slurm or kubernetes"
 _TRY_HERE = "to try titan on this machine: titan launch --preset quickstart"
 
 
@@ -25,21 +26,21 @@ class Comparison:
     cluster: Cluster | None = None
 
 
-def compare(loaded: Loaded, machine: Machine) -> Comparison:
-    """Whether this machine can run a config that starts its processes here.
+def compare(loaded: Loaded, machine: Machine, *, meets: bool = False) -> Comparison:
+    """Whether this machine can run a config that starts its processes here, with `meets` on this one of several.
 
     A GPU at least as large and as capable as the config's passes with a warning, and comes back
     as the cluster to plan for.
     """
     needed = resolve_cluster(loaded.config.cluster, machine)
     if needed.gpu.name == "cpu":
-        return Comparison(_cpu_findings(loaded, needed, machine))
+        return Comparison(_cpu_findings(loaded, needed, machine, meets=meets))
     needs = f"this run needs {_gpus(needed)}, and this machine has {_what_is_here(machine)}"
     where = "launch it where those GPUs are"
     if machine.kind == "cpu":
-        where += f", {_ELSEWHERE}" if needed.nodes > 1 else ""
+        where += f", {_ELSEWHERE}" if needed.nodes > 1 and not meets else ""
         return Comparison((_finding(loaded, "H801", "cluster.gpu", needs, f"{where}; {_TRY_HERE}"),))
-    if needed.nodes > 1:
+    if needed.nodes > 1 and not meets:
         layout = f"launch it {_ELSEWHERE}, or set cluster.nodes = 1 and a layout for {len(machine.gpu_names)} GPUs"
         return Comparison((_finding(loaded, "H802", "cluster.nodes", needs, f"{layout}; {_TRY_HERE}"),))
     if needed.gpus_per_node > len(machine.gpu_names):
@@ -109,8 +110,8 @@ def _same(here: str, needed: str) -> bool:
     return replace(GPUS[here], name=needed) == GPUS[needed]
 
 
-def _cpu_findings(loaded: Loaded, needed: Cluster, machine: Machine) -> tuple[Finding, ...]:
-    if needed.nodes > 1:
+def _cpu_findings(loaded: Loaded, needed: Cluster, machine: Machine, *, meets: bool) -> tuple[Finding, ...]:
+    if needed.nodes > 1 and not meets:
         message = f'this run needs {needed.nodes} machines, and launch.scheduler = "local" starts processes on one'
         return (
             _finding(loaded, "H802", "cluster.nodes", message, f"launch it {_ELSEWHERE}, or set cluster.nodes = 1"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,19 +17,24 @@ from engine.errors import EXIT_OK, TitanError
 from engine.hardware import Machine
 from engine.planner.plan import Plan
 from engine.rules import check
-from engine.settled import with_settled
+from engine.settled import read_settled, with_settled
 from engine.sources import Loaded
 from titancli import report
 from titancli.disk import look_at_disk, room_finding
 from titancli.launch.detach import detach
 from titancli.launch.lease import Lease, take, wait_for_the_last
+from titancli.launch.network import interface_to
+from titancli.launch.roll_call import NotMet, card_of, check_place, listener_of
 from titancli.launch.run_folder import Place, alone_in, choose, create
 from titancli.launch.start import Ready, say_beginning, train
+from titancli.launch.together import meet
 from titancli.launch.torchrun import Command, command, foreign
+from titancli.monitor.follow import folder_of_runs
 from titancli.resume import look_at_start
 
 if TYPE_CHECKING:
     from titancli.launch import Options
+    from titancli.launch.meeting import Meeting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,7 @@ class Here:
     machine: Machine
     options: Options
     corpus: str
+    meeting: Meeting | None = None
 
     def place(self) -> Place | Path:
         """Where it may stand now, or the folder of the same run where that is complete."""
@@ -48,24 +54,37 @@ class Here:
 
     def torchrun(self, run: Path) -> Command:
         """What starts its workers."""
+        processes = self.processes
         return command(
             run,
-            processes=self.plan.world_size,
-            threads=max(1, self.machine.cpus // self.plan.world_size),
+            processes=processes,
+            threads=max(1, self.machine.cpus // processes),
             grace_s=self.loaded.config.launch.grace_seconds,
             environ=os.environ,
+            meeting=self.meeting,
+            timeout_s=self.loaded.config.comm.init_timeout_seconds,
         )
+
+    @property
+    def processes(self) -> int:
+        """How many of the run's processes are this machine's."""
+        return self.plan.world_size // (1 if self.meeting is None else self.meeting.nodes)
+
+    @property
+    def node(self) -> int | None:
+        """This machine's number, where the run is on several."""
+        return None if self.meeting is None or self.meeting.nodes == 1 else self.meeting.rank
 
 
 def launch_here(here: Here, place: Place) -> int:
     """Trains in a folder that was free a moment ago; returns the exit code."""
+    if here.meeting is not None:
+        check_place(here.meeting)
     if here.options.dry_run:
-        report.say(str(here.torchrun(place.run)))
-        report.say(f"nothing was started; the command needs {place.run}, which titan launch writes", sys.stderr)
-        return EXIT_OK
-    ignored = [name for name in foreign(os.environ) if not name.startswith("TITAN_")]
-    if ignored:
-        report.say(f"not handed to the workers: {', '.join(ignored)} of another launcher", sys.stderr, tint="faint")
+        return _say_what_would_run(here, place.run)
+    if here.meeting is not None:
+        listener_of(here.meeting).close()
+    _say_ignored()
     if place.taken or place.resumed is not None:
         wait_for_the_last(place.run)
     taken = _take(here, place.run.parent)
@@ -90,14 +109,71 @@ def _take(here: Here, runs: Path) -> tuple[Ready, Lease] | Path:
             aside = create(place, here.loaded, here.plan, str(torchrun))
             if aside:
                 report.say(f"the old run folder is now {aside}")
-            return Ready(run=place.run, torchrun=torchrun, corpus=here.corpus), take(place.run, None)
+            ready = Ready(run=place.run, torchrun=torchrun, corpus=here.corpus, node=here.node)
+            return ready, take(place.run, None)
         lease = take(place.run, resumed.launcher)
         create(place, here.loaded, here.plan, str(torchrun))
     if resumed.changed:
         report.say(f"other than at its last launch: {resumed.changed}")
     goes_on = resumed.text(here.loaded.config.training.steps)
     began = resumed.start.step or 0
-    return Ready(run=place.run, torchrun=torchrun, corpus=here.corpus, goes_on=goes_on, began=began), lease
+    ready = Ready(run=place.run, torchrun=torchrun, corpus=here.corpus, goes_on=goes_on, began=began, node=here.node)
+    return ready, lease
+
+
+def launch_with_others(here: Here, meeting: Meeting) -> int:
+    """Trains together with the other machines that this is called on; returns the exit code."""
+    options, config = here.options, here.loaded.config
+    if options.dry_run:
+        addresses = check_place(meeting)
+        here = replace(here, meeting=replace(meeting, interface=interface_to(addresses, meeting.port)))
+        return _say_what_would_run(here, folder_of_runs(config.job.dump_folder) / config.job.name)
+    _say_ignored()
+    card = card_of(meeting, here.loaded, here.plan, resume=options.resume, overwrite=options.overwrite)
+    try:
+        met = meet(
+            meeting, card, config, make=lambda met: _make(here, met), join=lambda met, run: _join(here, met, run)
+        )
+    except NotMet as failed:
+        report.say_findings([failed.finding])
+        return failed.exit_code
+    if isinstance(met, Path):
+        return say_complete(met, here.loaded)
+    plan = check(with_settled(here.loaded, read_settled(met.ready.run))).plan or here.plan
+    if not options.detach:
+        return train(met.ready, here.loaded, plan, met.lease, met.peers)
+    say_beginning(met.ready, here.loaded, plan)
+    local = plan.world_size // meeting.nodes
+    return detach(
+        met.ready, met.lease, processes=local if met.ready.node and met.lease else plan.world_size, peers=met.peers
+    )
+
+
+def _make(here: Here, meeting: Meeting) -> tuple[Ready, Lease] | Path:
+    here = replace(here, meeting=meeting)
+    place = here.place()
+    if isinstance(place, Path):
+        return place
+    if place.taken or place.resumed is not None:
+        wait_for_the_last(place.run)
+    return _take(here, place.run.parent)
+
+
+def _join(here: Here, meeting: Meeting, run: Path) -> Ready:
+    here = replace(here, meeting=meeting)
+    return Ready(run=run, torchrun=here.torchrun(run), corpus=here.corpus, node=here.node, joins=True)
+
+
+def _say_what_would_run(here: Here, run: Path) -> int:
+    report.say(str(here.torchrun(run)))
+    report.say(f"nothing was started; the command needs {run}, which titan launch writes", sys.stderr)
+    return EXIT_OK
+
+
+def _say_ignored() -> None:
+    ignored = [name for name in foreign(os.environ) if not name.startswith("TITAN_")]
+    if ignored:
+        report.say(f"not handed to the workers: {', '.join(ignored)} of another launcher", sys.stderr, tint="faint")
 
 
 def look_at_checkpoints(loaded: Loaded, plan: Plan, place: Place) -> None:

@@ -15,7 +15,9 @@ from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, EXIT_TERMI
 from engine.planner.plan import Plan
 from engine.sources import Loaded
 from titancli import report
+from titancli.launch.concerted import Concerted
 from titancli.launch.lease import Lease
+from titancli.launch.peers import Peers
 from titancli.launch.processes import adopt_orphans
 from titancli.launch.progress import display, quietly_say
 from titancli.launch.restart import Restarts
@@ -24,14 +26,15 @@ from titancli.launch.supervise import Ending, Signals, supervise
 from titancli.launch.torchrun import Command
 from titancli.monitor.failure import failures_of
 from titancli.monitor.follow import Launcher
-from titancli.rank_logs import TORCHRUN_LOG, text_of
+from titancli.rank_logs import text_of, torchrun_logs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
     """A run whose folder is made: what is started, and what is said before.
 
-    `goes_on` is where an earlier launch of it is gone on with, and `began` the step; `corpus` what it reads.
+    `goes_on` is where an earlier launch of it is gone on with, and `began` the step; `corpus` what it reads. `node` is
+    the number of this machine where the run is on several; `joins`: the folder is the launcher's of another of them.
     """
 
     run: Path
@@ -39,16 +42,21 @@ class Ready:
     corpus: str
     goes_on: str = ""
     began: int = 0
+    node: int | None = None
+    joins: bool = False
 
 
-def train(ready: Ready, loaded: Loaded, plan: Plan, lease: Lease) -> int:
-    """Runs it to its end; returns the exit code."""
+def train(ready: Ready, loaded: Loaded, plan: Plan, lease: Lease | None, peers: Peers | None = None) -> int:
+    """Runs it to its end; returns the exit code.
+
+    Without a lease the folder is another launcher's; `peers` are those of the other machines.
+    """
     run, config = ready.run, loaded.config
     say_beginning(ready, loaded, plan)
     adopt_orphans()
     restarts = Restarts(config, run, began=ready.began)
     try:
-        with lease.kept(), Signals() as signals:
+        with lease.kept() if lease is not None else contextlib.nullcontext(), Signals() as signals:
             while True:
                 ending = supervise(
                     ready.torchrun,
@@ -56,8 +64,16 @@ def train(ready: Ready, loaded: Loaded, plan: Plan, lease: Lease) -> int:
                     grace_s=config.launch.grace_seconds,
                     display=lambda: display(config.training.steps),
                     signals=signals,
+                    node=ready.node,
+                    others=peers,
                 )
-                again = None if signals.has_any else restarts.after(loaded, plan, ending)
+                if peers is None:
+                    again = None if signals.has_any else restarts.after(loaded, plan, ending)
+                else:
+                    all_of_them = Concerted(run=run, restarts=restarts, peers=peers, joins=ready.joins)
+                    was_asked = signals.has_any
+                    ending = all_of_them.settle(ending, grace_s=config.launch.grace_seconds, was_asked=was_asked)
+                    again = None if was_asked else all_of_them.after(loaded, plan, ending)
                 if again is not None:
                     quietly_say(again.text)
                 if again is None or again.plan is None:
@@ -67,9 +83,13 @@ def train(ready: Ready, loaded: Loaded, plan: Plan, lease: Lease) -> int:
         message = f"the processes of {run} cannot be started: {(trouble.strerror or str(trouble)).lower()}"
         report.say_findings([report.error("R203", message, "mend that, and launch again")])
         return EXIT_RUN_FAILED
-    # Where even this little does not fit the disk any more, the events still tell how the run ended.
-    with contextlib.suppress(OSError):
-        replace(Launcher.this_process(), exit_code=ending.exit_code).write(run)
+    finally:
+        if peers is not None:
+            peers.close()
+    if not ready.joins:
+        # Where even this little does not fit the disk any more, the events still tell how the run ended.
+        with contextlib.suppress(OSError):
+            replace(Launcher.this_process(), exit_code=ending.exit_code).write(run)
     say_ending(ending, plan, run, config.training.steps)
     return ending.exit_code
 
@@ -90,7 +110,7 @@ def say_ending(ending: Ending, plan: Plan, run: Path, steps: int) -> None:
     if ending.exit_code in (EXIT_OK, EXIT_INTERRUPTED, EXIT_TERMINATED):
         quietly_say(summary(ending, plan, run, steps=steps))
         return
-    tail = "\n".join(text_of(run / "logs" / TORCHRUN_LOG, 4096).splitlines()[-10:])
+    tail = "\n".join("\n".join(text_of(log, 4096) for log in torchrun_logs(run)).splitlines()[-10:])
     failures, outside = failures_of(run, ending.state), cause_outside(ending, run)
     try:
         report.say(failure_text(failures, run, torchrun_tail=tail, outside=outside), sys.stderr, tint="bad")

@@ -71,6 +71,8 @@ def cause_outside(ending: Ending, run: Path) -> str:
             f"error[R204]: torchrun, the parent of all ranks, was killed by {ending.killed_by} from outside\n"
             "  fix: look in the system's log for who did it, the out-of-memory killer for one"
         )
+    if ending.elsewhere:
+        return ending.elsewhere
     try:
         free_bytes = shutil.disk_usage(run).free
     except OSError:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, EXIT_TERMINATED
 from engine.parent import ENDS_WITHIN_S
@@ -21,7 +22,7 @@ from titancli.launch.progress import Display
 from titancli.launch.torchrun import Command
 from titancli.monitor.follow import Follower
 from titancli.monitor.run_state import RunState
-from titancli.rank_logs import TORCHRUN_LOG
+from titancli.rank_logs import TORCHRUN_LOG, logs_of_node
 
 _TICK_S = 0.1
 _LOOK_EVERY_S = 1.0
@@ -34,7 +35,7 @@ class Ending:
     """How the processes ended: titan's exit code and what the events add up to.
 
     `killed_by` is the signal that ended torchrun itself, where somebody else sent it. `cut_off`: the grace was over
-    before all ranks had ended by themselves.
+    before all ranks had ended by themselves. `elsewhere` is what another machine says of its part, where that ended it.
     """
 
     exit_code: int
@@ -42,6 +43,22 @@ class Ending:
     seconds: float
     killed_by: str | None = None
     cut_off: bool = False
+    elsewhere: str = ""
+
+
+class Departed(Protocol):
+    """How another machine's part of the run ended, in words."""
+
+    @property
+    def is_orderly(self) -> bool:
+        """Whether it ended as runs end that are complete, or asked to stop."""
+
+
+class Others(Protocol):
+    """The other machines of a run."""
+
+    def news(self) -> Sequence[Departed]:
+        """Whose part has ended since the last call; does not wait."""
 
 
 class Signals:
@@ -84,17 +101,22 @@ def supervise(
     display: Callable[[], Display],
     environ: Mapping[str, str] = os.environ,
     signals: Signals | None = None,
+    node: int | None = None,
+    others: Others | None = None,
 ) -> Ending:
     """Runs torchrun to its end; no process of it is left when this returns.
 
-    `signals` are those that are in force already, around several attempts.
+    `signals` are those that are in force already, around several attempts. `node` is this machine's number, and
+    `others` tells of the other machines, where the run is on several.
     """
     began_s = time.monotonic()
     # Another attempt in the same folder is another's: only what is written from here on tells how this one went.
     follower = Follower(run, from_now=True)
     with nullcontext(signals) if signals is not None else Signals() as signals:
-        processes = Processes(command, environ, run / "logs" / TORCHRUN_LOG)
-        watch = _Watch(processes, signals, grace_s)
+        log = logs_of_node(run, node) / TORCHRUN_LOG
+        log.parent.mkdir(parents=True, exist_ok=True)
+        processes = Processes(command, environ, log)
+        watch = _Watch(processes, signals, grace_s, others)
         try:
             with display() as shown:
                 while processes.exit_code() is None or watch.is_anybody_left():
@@ -119,8 +141,9 @@ def supervise(
 class _Watch:
     """Decides, tick by tick, when processes are asked to end and when they are made to."""
 
-    def __init__(self, processes: Processes, signals: Signals, grace_s: float) -> None:
+    def __init__(self, processes: Processes, signals: Signals, grace_s: float, others: Others | None) -> None:
         self._processes, self._signals, self._grace_s = processes, signals, grace_s
+        self._others = others
         self._handed_on: set[signal.Signals] = set()
         self._deadline_s: float | None = None
         self._looked_s = 0.0
@@ -147,10 +170,18 @@ class _Watch:
             self._hand_on(signal.SIGINT, shown, "stopping; Ctrl-C again kills at once")
         if self._signals.terminations:
             self._hand_on(signal.SIGTERM, shown, "asked to end: stopping")
-        if state.first_failure is not None and self._deadline_s is None:
+        ended_elsewhere = self._others is not None and self._hear(self._others, shown)
+        if (state.first_failure is not None or ended_elsewhere) and self._deadline_s is None:
             self._deadline_s = now_s + self._patience_s(state)
         if self._deadline_s is not None and now_s > self._deadline_s:
             self._cut_off(state, shown)
+
+    def _hear(self, others: Others, shown: Display) -> bool:
+        """Whether the part of another machine has just ended in such a way that this one's can only follow."""
+        bad = [departure for departure in others.news() if not departure.is_orderly]
+        for departure in bad:
+            shown.note(str(departure))
+        return bool(bad)
 
     def _patience_s(self, state: RunState) -> float:
         """How long ranks that have not failed may go on after one that has."""

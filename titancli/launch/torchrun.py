@@ -12,6 +12,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from titancli.rank_logs import logs_of_node
+
+if TYPE_CHECKING:
+    from titancli.launch.meeting import Meeting
 
 # Set by torchrun or another launcher for its own workers: one left over would be half obeyed.
 FOREIGN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PYTHON_EXEC"})
@@ -38,8 +44,17 @@ class Command:
         return shlex.join(("env", *changes, *self.words))
 
 
-def command(run: Path, *, processes: int, threads: int, grace_s: float, environ: Mapping[str, str]) -> Command:
-    """What starts the workers of a run on this machine.
+def command(
+    run: Path,
+    *,
+    processes: int,
+    threads: int,
+    grace_s: float,
+    environ: Mapping[str, str],
+    meeting: Meeting | None = None,
+    timeout_s: float = 300.0,
+) -> Command:
+    """What starts the workers of a run on this machine, of which there may be several that meet within `timeout_s`.
 
     `threads` is each process's share of the cores; a number that the person has set goes before it.
     """
@@ -47,10 +62,39 @@ def command(run: Path, *, processes: int, threads: int, grace_s: float, environ:
     added = environment_of_workers(grace_s)
     if "OMP_NUM_THREADS" not in environ:
         added["OMP_NUM_THREADS"] = str(threads)
-    # Port 0 is any free port, and the address is one that needs no name server.
-    meeting = ("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1", f"--rdzv-id={run.name}")
-    words = torchrun_words(sys.executable, str(folder), nodes=1, processes=processes, meeting=meeting)
+    # Gloo would take the address of the host's name, which often is one that only this machine can reach (127.0.1.1).
+    # NCCL looks for itself: its variable would also move the data of a run to the interface that launchers talk over.
+    if meeting is not None and meeting.interface is not None and "GLOO_SOCKET_IFNAME" not in environ:
+        added["GLOO_SOCKET_IFNAME"] = meeting.interface
+    words = torchrun_words(
+        sys.executable,
+        str(folder),
+        nodes=1 if meeting is None else meeting.nodes,
+        processes=processes,
+        meeting=_here_alone(run.name) if meeting is None else _at(meeting, run.name, timeout_s),
+        logs=str(logs_of_node(folder, None if meeting is None or meeting.nodes == 1 else meeting.rank)),
+    )
     return Command(words=words, removed=foreign(environ), added=added)
+
+
+def _here_alone(name: str) -> tuple[str, ...]:
+    """Port 0 is any free port, and the address is one that needs no name server."""
+    return ("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1", f"--rdzv-id={name}")
+
+
+def _at(meeting: Meeting, name: str, timeout_s: float) -> tuple[str, ...]:
+    """Several machines, each with the ranks that belong to its number.
+
+    c10d would sort them by the text of their addresses, ignore --node-rank, and have that one keep the store which
+    finds the endpoint's name to be its own; the static rendezvous takes all three from what is said.
+    """
+    return (
+        "--rdzv-backend=static",
+        f"--rdzv-endpoint={meeting.endpoint}",
+        f"--node-rank={meeting.rank}",
+        f"--rdzv-id={name}",
+        f"--rdzv-conf=timeout={math.ceil(timeout_s)}",
+    )
 
 
 def environment_of_workers(grace_s: float) -> dict[str, str]:
@@ -65,11 +109,19 @@ def environment_of_workers(grace_s: float) -> dict[str, str]:
 
 
 def torchrun_words(
-    python: str, folder: str, *, nodes: int, processes: int, meeting: Sequence[str], shows_output: bool = False
+    python: str,
+    folder: str,
+    *,
+    nodes: int,
+    processes: int,
+    meeting: Sequence[str],
+    logs: str = "",
+    shows_output: bool = False,
 ) -> tuple[str, ...]:
     """torchrun for the processes of one node of a run; `meeting` says how nodes find each other.
 
-    The output of ranks goes to files; with `shows_output` to torchrun's own as well.
+    The output of ranks goes to files in `logs`, that of the run folder if empty; with `shows_output` to torchrun's own
+    as well.
     """
     return (
         python,
@@ -79,7 +131,7 @@ def torchrun_words(
         f"--nproc-per-node={processes}",
         *meeting,
         "--max-restarts=0",
-        f"--log-dir={folder}/logs",
+        f"--log-dir={logs or f'{folder}/logs'}",
         "--tee=3" if shows_output else "--redirects=3",
         "-m",
         "engine",

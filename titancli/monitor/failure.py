@@ -12,8 +12,8 @@ import re
 import signal
 from pathlib import Path
 
-from titancli.monitor.run_state import Failure, RunState, follows
-from titancli.rank_logs import TORCHRUN_LOG, RankLogs, rank_logs, text_of
+from titancli.monitor.run_state import Failure, RunState, follows, weight
+from titancli.rank_logs import RankLogs, rank_logs, text_of, torchrun_logs
 
 _REPORTED = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)")
 # torch puts the rank in front of an error that nobody caught.
@@ -21,6 +21,15 @@ _LAST_LINE = re.compile(
     r"^(?:\[rank\d+\]: )?(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure))(?:: (?P<message>.*))?$"
 )
 _TAIL_BYTES = 64 * 1024
+_CRASHED = "the process crashed"
+_OF_SIGNAL: dict[int, str] = {
+    signal.SIGKILL: "the process was killed from outside, as the system does when memory runs out",
+    signal.SIGBUS: f"{_CRASHED}: memory that it had mapped is not there, as where /dev/shm is full",
+    signal.SIGSEGV: f"{_CRASHED}: it used memory that is not its own",
+    signal.SIGABRT: f"{_CRASHED}: a library ended it",
+    signal.SIGILL: f"{_CRASHED}: this processor does not know an instruction of a library",
+    signal.SIGFPE: f"{_CRASHED} in arithmetic",
+}
 
 
 def failures_of(run: Path, state: RunState) -> list[Failure]:
@@ -36,13 +45,13 @@ def failures_of(run: Path, state: RunState) -> list[Failure]:
             found[rank] = told
             ends[rank] = _changed(logs)
     for rank, exit_code in _killed(run):
-        if rank not in found or follows(found[rank]):
+        if rank not in found or follows(found[rank]) or found[rank].type == "LostRank":
             found[rank] = _by_signal(rank, exit_code)
             ends[rank] = 0.0
     return sorted(
         found.values(),
         key=lambda failure: (
-            follows(failure),
+            *weight(failure),
             ends.get(failure.rank, 0.0),
             order.get(failure.rank, len(order)),
             failure.rank,
@@ -79,7 +88,7 @@ def _changed(logs: RankLogs) -> float:
 
 def _killed(run: Path) -> list[tuple[int, int]]:
     """Ranks that torchrun saw end by a signal other than the SIGTERM that it sends itself, with their exit codes."""
-    report = text_of(run / "logs" / TORCHRUN_LOG, _TAIL_BYTES)
+    report = "\n".join(text_of(log, _TAIL_BYTES) for log in torchrun_logs(run))
     seen = [(int(rank), int(exit_code)) for rank, exit_code in _REPORTED.findall(report)]
     return [(rank, code) for rank, code in dict.fromkeys(seen) if code < 0 and code != -signal.SIGTERM]
 
@@ -89,5 +98,4 @@ def _by_signal(rank: int, exit_code: int) -> Failure:
         name = signal.Signals(-exit_code).name
     except ValueError:
         name = f"signal {-exit_code}"
-    hint = ", as the system does when memory runs out" if exit_code == -signal.SIGKILL else ""
-    return Failure(rank=rank, host=None, type=name, message=f"the process was killed from outside{hint}")
+    return Failure(rank=rank, host=None, type=name, message=_OF_SIGNAL.get(-exit_code, "the process was ended by it"))

@@ -113,10 +113,23 @@ def test_several_nodes_are_more_than_one_machine() -> None:
     (wrong,) = compare(config(gpu="h100-80", gpus_per_node="8", nodes="4"), H100S).findings
     assert wrong.rule == "H802"
     assert "32 x h100-80 (4 nodes of 8)" in wrong.message
-    fix = "launch it by --scheduler slurm or kubernetes, or set cluster.nodes = 1 and a layout for 8 GPUs"
+    fix = (
+        "launch it on each node with --node-rank K --rdzv-endpoint HOST:PORT, or by --scheduler slurm or kubernetes, "
+        "or set cluster.nodes = 1 and a layout for 8 GPUs"
+    )
     assert wrong.fix.startswith(fix)
     (wrong,) = compare(config(gpu="cpu", nodes="2"), CPU).findings
     assert (wrong.rule, wrong.is_hardware, wrong.severity) == ("H802", True, "error")
+
+
+def test_one_of_several_nodes_needs_only_its_own_gpus() -> None:
+    assert compare(config(gpu="h100-80", gpus_per_node="8", nodes="4"), H100S, meets=True).findings == ()
+    assert compare(config(gpu="cpu", nodes="2", gpus_per_node="2"), CPU, meets=True).findings == ()
+    (wrong,) = compare(config(gpu="h200", gpus_per_node="9", nodes="2"), H200S, meets=True).findings
+    assert (wrong.rule, wrong.message) == (
+        "H803",
+        "this run needs 18 x h200 (2 nodes of 9), and this machine has 8 x h200",
+    )
 
 
 def test_no_gpu_says_what_is_here_and_what_to_do() -> None:

@@ -1,0 +1,271 @@
+"""The launchers of several machines find each other before anything is started: who is there, and with what.
+
+Knows what is asked of each and when they do not fit together; then every one of them says the same and ends. Does not
+know run folders (together) nor what is said once processes run (peers).
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from engine.errors import EXIT_CONFIG, EXIT_RUN_FAILED, Finding, TitanError
+from engine.keys import field_types, value_of
+from engine.planner.plan import Plan
+from engine.settled import settled_by
+from engine.sources import Loaded
+from titancli import report
+from titancli.launch import network
+from titancli.launch.meeting import Meeting
+from titancli.launch.wire import Line, Message, readable
+
+_PROTOCOL = 1
+_GREETING_S = 3.0
+_RETRY_S = 0.5
+# Each machine may keep its runs in a place of its own, and call them what it likes.
+_OWN_KEYS = frozenset({"job.dump_folder", "job.description"})
+_MOST_KEYS = 5
+_PACKAGES = ("torch", "titan-train")
+Say = Callable[[str], None]
+
+
+class NotMet(Exception):
+    """Machines that should have come together and have not; carries what to say and the exit code."""
+
+    def __init__(self, finding: Finding, exit_code: int = EXIT_RUN_FAILED) -> None:
+        self.finding, self.exit_code = finding, exit_code
+        super().__init__(str(finding))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guest:
+    """A machine that has come: its number, its name, and the connection with its launcher."""
+
+    rank: int
+    host: str
+    line: Line
+
+    def __str__(self) -> str:
+        return f"node {self.rank} ({self.host})"
+
+
+def card_of(meeting: Meeting, loaded: Loaded, plan: Plan, *, resume: bool, overwrite: bool) -> Message:
+    """What a launcher says of itself: all that has to be the same everywhere, and where it is."""
+    config: dict[str, Any] = {key: value_of(loaded.config, key) for key in field_types() if key not in _OWN_KEYS}
+    config |= settled_by(loaded.config, plan) | {"the number of processes": plan.world_size}
+    return {
+        "titan": _PROTOCOL,
+        "run": loaded.config.job.name,
+        "nodes": meeting.nodes,
+        "rank": meeting.rank,
+        "host": socket.gethostname(),
+        "config": {key: _plain(value) for key, value in config.items()},
+        "versions": {package: _version(package) for package in _PACKAGES},
+        "flags": {"--resume": resume, "--overwrite": overwrite},
+    }
+
+
+def _plain(value: object) -> object:
+    return list(map(_plain, value)) if isinstance(value, tuple | list) else value if _is_plain(value) else str(value)
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, bool | int | float | str | dict)
+
+
+def _version(package: str) -> str:
+    try:
+        # A build for another CUDA has another suffix, and the same wire format.
+        return version(package).partition("+")[0]
+    except PackageNotFoundError:
+        return ""
+
+
+def gather(meeting: Meeting, mine: Message, listener: socket.socket, *, timeout_s: float, say: Say) -> list[Guest]:
+    """Machine 0 waits for all others; NotMet where one does not come in time, TitanError where one does not fit."""
+    guests: dict[int, Guest] = {}
+    strangers: list[Line] = []
+    deadline_s = time.monotonic() + timeout_s
+    wanted = set(range(1, meeting.nodes))
+    if wanted:
+        say(f"waiting for {_nodes(wanted)} at {meeting.endpoint}")
+    while wanted - guests.keys():
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise _missing(meeting, guests, timeout_s)
+        known: list[Line | socket.socket] = [listener, *strangers, *(guest.line for guest in guests.values())]
+        if listener in readable(known, min(left_s, 1.0)):
+            line = Line(listener.accept()[0])
+            line.send({key: mine[key] for key in ("titan", "run", "nodes")})
+            strangers.append(line)
+        for guest in [each for each in guests.values() if not each.line.read() and each.line.is_gone]:
+            say(f"{guest} has gone again; waiting for it")
+            del guests[guest.rank]
+        for line in [*strangers]:
+            if hello := line.read():
+                strangers.remove(line)
+                new = _admit(mine, hello[0], line, guests)
+                if new is not None:
+                    guests[new.rank] = new
+                    say(f"{new} is here from {line.there}")
+            elif line.is_gone:
+                strangers.remove(line)
+    for line in strangers:
+        line.close()
+    return [guests[rank] for rank in sorted(guests)]
+
+
+def _missing(meeting: Meeting, guests: dict[int, Guest], timeout_s: float) -> NotMet:
+    absent = [rank for rank in range(1, meeting.nodes) if rank not in guests]
+    message = f"{_nodes(absent)} of {meeting.nodes} did not come to {meeting.endpoint} within {timeout_s:.0f} s"
+    fix = (
+        f"call titan launch there too, with --node-rank {' or '.join(map(str, absent))} and the same --rdzv-endpoint; "
+        "longer waiting: comm.init_timeout_seconds"
+    )
+    finding = report.error("R148", message, fix)
+    _refuse(guests, finding, EXIT_RUN_FAILED)
+    return NotMet(finding)
+
+
+def _nodes(ranks: set[int] | list[int]) -> str:
+    return f"node{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}"
+
+
+def _admit(mine: Message, theirs: Message, line: Line, guests: dict[int, Guest]) -> Guest | None:
+    """The machine that has said who it is; None for one that only has the wrong door."""
+    match theirs:
+        case {"titan": int(), "run": str(run), "rank": int(rank), "host": str(host)}:
+            guest = Guest(rank=rank, host=host, line=line)
+        case _:
+            line.close()
+            return None
+    if run != mine["run"]:
+        line.close()
+        return None
+    wrong = _difference(mine, theirs, guest, guests)
+    if wrong is None:
+        return guest
+    _refuse({**guests, -1: guest}, wrong, EXIT_CONFIG)
+    raise TitanError(wrong)
+
+
+def _difference(mine: Message, theirs: Message, guest: Guest, guests: dict[int, Guest]) -> Finding | None:
+    """The first thing in which a machine does not fit in with machine 0."""
+    if theirs["titan"] != mine["titan"] or theirs.get("versions") != mine["versions"]:
+        there, here = theirs.get("versions", {}), mine["versions"]
+        names = [name for name in here if there.get(name) != here[name]] or list(here)
+        told = ", ".join(f"{name} {there.get(name) or 'of no version'} instead of {here[name]}" for name in names)
+        return report.error("R151", f"{guest} has {told}", "install the same versions on all nodes")
+    if theirs.get("nodes") != mine["nodes"]:
+        message = f"{guest} was called with --nnodes {theirs.get('nodes')}, and node 0 with --nnodes {mine['nodes']}"
+        return report.error("R150", message, "give the same number on all of them")
+    if guest.rank in guests:
+        message = f"two machines call themselves node {guest.rank}: {guests[guest.rank].host} and {guest.host}"
+        return report.error("R149", message, "give each its own --node-rank")
+    told = _differences(mine.get("config", {}), theirs.get("config", {}))
+    if told:
+        return report.error("R152", f"{guest} has another config than node 0: {told}", "give the same on all nodes")
+    flags = [name for name, given in mine["flags"].items() if theirs.get("flags", {}).get(name) != given]
+    if flags:
+        message = f"{', '.join(flags)} was not given alike on {guest} and node 0"
+        return report.error("R153", message, "call titan launch with the same flags on all nodes")
+    return None
+
+
+def _differences(here: Message, there: Message) -> str:
+    changed = [key for key in here | there if here.get(key) != there.get(key)]
+    words = [f"{key} is {there.get(key)!r} there and {here.get(key)!r} on node 0" for key in changed[:_MOST_KEYS]]
+    return ", ".join((*words, *([f"and {len(changed) - _MOST_KEYS} more"] if len(changed) > _MOST_KEYS else [])))
+
+
+def _refuse(guests: dict[int, Guest], finding: Finding, exit_code: int) -> None:
+    """Tells all who have come why nothing is going to start."""
+    for guest in guests.values():
+        guest.line.send(refusal(finding, exit_code))
+        guest.line.close()
+
+
+def refusal(finding: Finding, exit_code: int) -> Message:
+    """The message with which a launcher ends the meeting for another."""
+    return {"refused": [finding.rule, finding.message, finding.fix], "exit_code": exit_code}
+
+
+def raise_if_refused(message: Message) -> None:
+    """Raises what another launcher has said, where that ends the meeting."""
+    match message:
+        case {"refused": [str(rule), str(text), str(fix)], "exit_code": int(code)}:
+            finding = Finding(rule=rule, severity="error", key="", message=text, fix=fix)
+            raise NotMet(finding, code)
+
+
+def come(meeting: Meeting, mine: Message, *, timeout_s: float, say: Say) -> Line:
+    """A machine comes to machine 0, which lets it in; NotMet with the reason where it is not to be met in time."""
+    deadline_s = time.monotonic() + timeout_s
+    told = ""
+    while True:
+        line, reason = _knock(meeting, mine)
+        if line is not None:
+            say(f"node 0 is there at {meeting.endpoint}; waiting for the others")
+            return line
+        if time.monotonic() > deadline_s:
+            message = f"node 0 was not to be met at {meeting.endpoint} within {timeout_s:.0f} s: {reason}"
+            fix = "look whether titan launch --node-rank 0 waits there, and whether a firewall is in the way"
+            raise NotMet(report.error("R147", message, fix))
+        if reason != told:
+            say(f"waiting for node 0 at {meeting.endpoint} ({reason})")
+            told = reason
+        time.sleep(_RETRY_S)
+
+
+def _knock(meeting: Meeting, mine: Message) -> tuple[Line | None, str]:
+    """The connection with machine 0's launcher, or why there is none now."""
+    try:
+        line = Line(socket.create_connection((meeting.host, meeting.port), timeout=_GREETING_S))
+    except TimeoutError:
+        return None, "no answer from that address: the machine is off, or a firewall drops what is sent"
+    except ConnectionRefusedError:
+        return None, "connection refused: the machine is up, and nothing listens at that port yet"
+    except OSError as trouble:
+        return None, (trouble.strerror or str(trouble)).lower()
+    greeting = line.wait(_GREETING_S)
+    if greeting is None or "titan" not in greeting:
+        line.close()
+        return None, "what listens there is not a titan launch that waits for others"
+    if greeting.get("run") != mine["run"]:
+        line.close()
+        return None, f"what waits there is another run, {greeting.get('run')}"
+    line.send(mine)
+    return line, ""
+
+
+def check_place(meeting: Meeting) -> tuple[str, ...]:
+    """The addresses of the place to meet; TitanError where its name has none, or machine 0 has none of them itself."""
+    try:
+        addresses = network.addresses_of(meeting.host)
+    except network.NotResolved as trouble:
+        message = f"the host {meeting.host} of --rdzv-endpoint does not resolve: {trouble}"
+        fix = "give a name that every node can look up, or node 0's address"
+        raise TitanError(report.error("R146", message, fix)) from None
+    if meeting.is_head and not any(network.is_here(address) for address in addresses):
+        message = (
+            f"{meeting.host} ({', '.join(addresses)}) is no address of this machine ({socket.gethostname()}), "
+            "and node 0 is where the others come"
+        )
+        fix = "give an address of this machine, or --node-rank 0 to the machine that has that one"
+        raise TitanError(report.error("R154", message, fix))
+    return addresses
+
+
+def listener_of(meeting: Meeting) -> socket.socket:
+    """Machine 0's listening socket; TitanError naming who has the port."""
+    listener = network.listen(meeting.port)
+    if isinstance(listener, network.PortTaken):
+        by = f" by {listener.owner}" if listener.owner else ""
+        message = f"port {meeting.port} of this machine {listener.reason}{by}"
+        fix = "end that, or give another free port in --rdzv-endpoint on all nodes"
+        raise TitanError(report.error("R155", message, fix))
+    return listener
