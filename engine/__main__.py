@@ -24,6 +24,7 @@ if __name__ == "__main__" and has_torchrun():
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from engine.errors import EXIT_CONFIG, EXIT_OK, EXIT_RUN_FAILED, TitanError
+from engine.first_failure import PeerFailed
 from engine.loop import fit
 from engine.rules import check
 from engine.settled import read_settled, with_settled
@@ -45,6 +46,9 @@ def main() -> int:
     except TitanError as mistake:
         print(mistake, file=sys.stderr)
         return mistake.exit_code
+    except PeerFailed as failed:
+        print(failed, file=sys.stderr)
+        return failed.first.exit_code
 
 
 def _link_logs(run: Path) -> None:

@@ -8,25 +8,33 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from engine.build import build
+from engine.ahead import Source
+from engine.build import Built, build
+from engine.checkpoint.beginning import checkpoints_of
+from engine.checkpoint.manifest import changes
 from engine.config import Config
 from engine.data.loader import Loader
+from engine.errors import EXIT_OK
 from engine.events import EventLog
 from engine.memory_failure import memory_fields_at, out_of_memory_in
 from engine.parallel.mesh import local_device, process_group
 from engine.planner.plan import Plan
-from engine.recorder import Recorder, failure_fields
+from engine.pulse import Pulse
+from engine.recorder import Recorder, failure_of
 from engine.report import gpu_of, versions
+from engine.saving import CheckpointSaver
+from engine.starting import Beginning, agree, go_back, load_into
 from engine.stop import Stop, listening
-from engine.training import Outcome, Source, Training
+from engine.training import Outcome, Training
 
 
 def fit(config: Config, plan: Plan, *, run: Path | None = None, source: Source | None = None) -> Outcome:
@@ -38,26 +46,39 @@ def fit(config: Config, plan: Plan, *, run: Path | None = None, source: Source |
     `titan launch` does (engine/shrink gives the next smaller batch).
     """
     device = local_device("cpu" if plan.gpu == "cpu" else "cuda")
-    rank = int(os.environ.get("RANK", "0")) if not dist.is_initialized() else dist.get_rank()
+    # Processes that others brought together hear and end each other in their own way.
+    joined = dist.is_initialized()
+    rank = dist.get_rank() if joined else int(os.environ.get("RANK", "0"))
     log = EventLog(run, rank) if run is not None else None
     recorder = Recorder(log)
+    pulse = pulse_of(config, rank=rank, world_size=plan.world_size)
+    watched = nullcontext() if joined else pulse.beating(recorder.end_failed)
     try:
-        with (
-            listening() as stop,
-            determinism(config),
-            process_group(device, world_size=plan.world_size, timeout_s=config.comm.init_timeout_seconds),
-        ):
-            outcome = _run(config, plan, device=device, recorder=recorder, stop=stop, source=source)
-    except BaseException as failure:
-        told = failure_fields(out_of_memory_in(failure) or failure, rank)
-        recorder.write("run_ended", **told, **memory_fields_at(failure, device=device, phase=recorder.phase))
-        raise
-    else:
-        recorder.write("run_ended", reason=outcome.reason, exit_code=outcome.exit_code, first_failure=None)
-        return outcome
+        with listening() as stop, watched:
+            try:
+                with (
+                    determinism(config),
+                    process_group(device, world_size=plan.world_size, deadline_s=config.comm.init_timeout_seconds),
+                ):
+                    around = Around(run=run, device=device, recorder=recorder, stop=stop, pulse=pulse)
+                    outcome = _run(config, plan, around, source)
+            except BaseException as failure:
+                first = pulse.agree_on(failure_of(out_of_memory_in(failure) or failure, rank))
+                recorder.end_failed(first, **memory_fields_at(failure, device=device, phase=recorder.phase))
+                raise
+            recorder.end_run(reason=outcome.reason, exit_code=outcome.exit_code, first_failure=None)
+            return outcome
     finally:
         if log is not None:
             log.close()
+
+
+def pulse_of(config: Config, *, rank: int, world_size: int) -> Pulse:
+    """The pulse of a rank that begins: all until the end of the first step may take comm.init_timeout_seconds."""
+    allowed_s = config.comm.init_timeout_seconds
+    return Pulse(
+        rank=rank, world_size=world_size, deadline_s=allowed_s, limit=f"comm.init_timeout_seconds = {allowed_s}"
+    )
 
 
 @contextmanager
@@ -75,28 +96,87 @@ def determinism(config: Config) -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
 
 
-def _run(
-    config: Config, plan: Plan, *, device: torch.device, recorder: Recorder, stop: Stop, source: Source | None
-) -> Outcome:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What a run has around it before anything is built."""
+
+    run: Path | None
+    device: torch.device
+    recorder: Recorder
+    stop: Stop
+    pulse: Pulse
+
+
+def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> Outcome:
+    recorder, pulse = around.recorder, around.pulse
+    pulse.at("build")
     recorder.begin("build")
-    built = build(config, plan, device)
-    source = source or Loader(config, plan, data_rank=built.world.data_rank)
+    beginning = agree(config, plan, run=around.run)
+    began = beginning.position
+    if began.step >= config.training.steps:
+        recorder.end()
+        reason = f"completed before: all {began.step:,} steps are done, and the last one is saved"
+        return Outcome(reason=reason, exit_code=EXIT_OK, last_step=began.step, steps=())
+    built = build(config, plan, around.device)
+    source = source or Loader(config, plan, data_rank=built.world.data_rank, start=began)
+    _say_what_begins(plan, built, source, beginning, recorder)
+    data = source.summary.identity if isinstance(source, Loader) else {}
+    _load(config, built, beginning, around, data)
+    saver = _saver(config, plan, built, beginning, around, data) if config.checkpoint.enable else None
+    # The first step compiles.
+    recorder.begin("compile" if config.compile.enable else "train")
+    training = Training(config, plan, built, recorder=recorder, stop=around.stop, pulse=pulse, saver=saver)
+    outcome = training.run(source, first_step=began.step + 1)
+    recorder.end()
+    return outcome
+
+
+def _say_what_begins(plan: Plan, built: Built, source: Source, beginning: Beginning, recorder: Recorder) -> None:
+    loading = beginning.loading
     recorder.write(
         "run_started",
         world_size=plan.world_size,
         host=socket.gethostname(),
         pid=os.getpid(),
         local_parameters=built.local_parameters,
-        gpu=gpu_of(device),
-        versions=versions(device),
+        gpu=gpu_of(built.device),
+        versions=versions(built.device),
         plan=plan.to_json() if dist.get_rank() == 0 else None,
         data=asdict(source.summary) if isinstance(source, Loader) else None,
-        resumed_from=None,
+        resumed_from=beginning.resumed_from,
+        loaded_from=None if loading is None else str(loading.path),
     )
     if isinstance(source, Loader) and (source.summary.bad_lines or source.summary.bad_files):
         recorder.write("warning", message=source.summary.text)
-    # The first step compiles.
-    recorder.begin("compile" if config.compile.enable else "train")
-    outcome = Training(config, plan, built, recorder=recorder, stop=stop).run(source)
-    recorder.end()
-    return outcome
+
+
+def _load(config: Config, built: Built, beginning: Beginning, around: Around, data: Mapping[str, Any]) -> None:
+    """Says what is doubtful about what the run begins with, and loads it, if it is anything."""
+    loading, group, warnings = beginning.loading, beginning.group, list(beginning.warnings)
+    if loading is not None and group is not None:
+        allowed_s = config.comm.save_timeout_seconds
+        with around.pulse.within("load", allowed_s, f"comm.save_timeout_seconds = {allowed_s}"):
+            around.recorder.begin("load")
+            load_into(built, loading, group=group)
+            if around.run is not None and loading.what == "all":
+                warnings += changes(loading.manifest, config, data=data, path=loading.path)
+                warnings += go_back(config, loading, run=around.run, group=group)
+    for warning in warnings if dist.get_rank() == 0 else ():
+        around.recorder.write("warning", message=warning.message)
+
+
+def _saver(
+    config: Config, plan: Plan, built: Built, beginning: Beginning, around: Around, data: Mapping[str, Any]
+) -> CheckpointSaver:
+    assert around.run is not None, "checkpoints are kept in a run folder"
+    assert beginning.group is not None, "where checkpoints are saved, ranks have looked for one"
+    return CheckpointSaver(
+        config,
+        plan,
+        built,
+        folder=checkpoints_of(config, around.run),
+        group=beginning.group,
+        recorder=around.recorder,
+        began=beginning.position,
+        data=data,
+    )

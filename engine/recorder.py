@@ -5,23 +5,29 @@ Knows the event file of a rank and how a failure is told. Does not know what hap
 
 from __future__ import annotations
 
-import socket
+import threading
 import time
+from dataclasses import replace
 from typing import Any
 
-from engine.errors import EXIT_RUN_FAILED, TitanError
+from engine.checkpoint.agreed import FailedOnRank
 from engine.events import EventLog, Kind
+from engine.first_failure import FirstFailure, PeerFailed, failure_here
 from engine.status import NonFiniteStep
 
 
 class Recorder:
-    """Writes events of this rank, into the run folder if there is one, and keeps the steps."""
+    """Writes events of this rank, into the run folder if there is one, and keeps the steps.
+
+    Threads may share it; only the main one has phases and steps.
+    """
 
     def __init__(self, log: EventLog | None) -> None:
         self._log = log
         self._phase: str | None = None
         self._began_s = 0.0
         self.steps: list[dict[str, Any]] = []
+        self._has_ended, self._ending = False, threading.Lock()
 
     @property
     def phase(self) -> str | None:
@@ -47,15 +53,24 @@ class Recorder:
             self.write("phase", name=self._phase, state="end", seconds=time.perf_counter() - self._began_s)
         self._phase = None
 
+    def end_run(self, **fields: Any) -> None:
+        """The last event, `run_ended`; only the first one counts, whichever thread it comes from."""
+        with self._ending:
+            if not self._has_ended:
+                self._has_ended = True
+                self.write("run_ended", **fields)
 
-def failure_fields(failure: BaseException, rank: int) -> dict[str, Any]:
-    """The fields of `run_ended` for an exception of this rank, or one that says which rank's it is."""
-    host = socket.gethostname()
-    if isinstance(failure, NonFiniteStep):
-        rank, host = failure.rank, failure.host
-    name = type(failure).__name__
-    return {
-        "reason": f"{name}: {failure}",
-        "exit_code": failure.exit_code if isinstance(failure, TitanError) else EXIT_RUN_FAILED,
-        "first_failure": {"rank": rank, "host": host, "type": name, "message": str(failure)},
-    }
+    def end_failed(self, first: FirstFailure, **more: Any) -> None:
+        """The last event of a run that failed; `more` are fields beside the contract's."""
+        reason = f"{first.type}: {first.message}"
+        self.end_run(reason=reason, exit_code=first.exit_code, first_failure=first.fields(), **more)
+
+
+def failure_of(failure: BaseException, rank: int) -> FirstFailure:
+    """The failure that an exception of this rank tells of: its own, or that of the rank it names."""
+    if isinstance(failure, PeerFailed):
+        return failure.first
+    told = failure_here(failure, rank)
+    if isinstance(failure, (NonFiniteStep, FailedOnRank)):
+        return replace(told, rank=failure.rank, host=failure.host)
+    return told

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from engine.checkpoint.committed import checkpoints_in, delete, step_folder, ste
 from engine.checkpoint.manifest import Manifest, manifest_of
 from engine.checkpoint.store import SaveFailed, save
 from engine.config import Config
+from engine.data.packing import Position
 from engine.planner.plan import Plan
 from engine.planner.saved import saved
 from engine.recorder import Recorder
@@ -28,18 +28,11 @@ from engine.report import versions
 from engine.state import state_of, updates_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Began:
-    """Where a run began: after `step`, with `samples` read over all data ranks."""
-
-    step: int = 0
-    samples: int = 0
-
-
 class CheckpointSaver:
     """Saves into a folder; every rank asks and calls it at the same steps.
 
-    `data` is what is known of the corpus, for the manifest. A step is never saved twice, that a run began with neither.
+    `data` is what is known of the corpus, for the manifest. A step is never saved twice, nor the one that the run
+    went on from.
     """
 
     def __init__(
@@ -51,7 +44,7 @@ class CheckpointSaver:
         folder: Path,
         group: dist.ProcessGroup,
         recorder: Recorder,
-        began: Began,
+        began: Position,
         data: Mapping[str, Any],
     ) -> None:
         self._config, self._plan, self._built, self._recorder = config, plan, built, recorder

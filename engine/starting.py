@@ -10,17 +10,20 @@ import contextlib
 import os
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed as dist
 
 from engine.build import Built
-from engine.checkpoint.agreed import on_all, on_first, reason
+from engine.checkpoint.agreed import group_of_all, on_all, on_first, reason
 from engine.checkpoint.beginning import Loading, checkpoints_of, look_for
 from engine.checkpoint.committed import put_aside
 from engine.checkpoint.store import load
 from engine.config import Config
+from engine.data.packing import Position
 from engine.errors import Finding, TitanError
+from engine.parallel.mesh import COLLECTIVE_MARGIN_S
 from engine.planner.plan import Plan
 from engine.settled import read_settled, write_settled
 from engine.state import set_random_states, set_updates, state_of, weights_changed, weights_of
@@ -29,17 +32,39 @@ _SEEN_WITHIN_S = 10.0
 _LOAD_STEP = "checkpoint.load_step"
 
 
-def choose(
-    config: Config, plan: Plan, *, run: Path | None, group: dist.ProcessGroup
-) -> tuple[Loading | None, tuple[Finding, ...]]:
-    """What a run begins with, and warnings, the same on all ranks, which call it at once; TitanError on all or none.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What all ranks of a run begin with, and warnings; `group` is theirs where checkpoints are read or written."""
+
+    loading: Loading | None = None
+    warnings: tuple[Finding, ...] = ()
+    group: dist.ProcessGroup | None = None
+
+    @property
+    def position(self) -> Position:
+        """The step that the run goes on after, and what it has read by then."""
+        return Position() if self.loading is None else Position(step=self.loading.step, samples=self.loading.samples)
+
+    @property
+    def resumed_from(self) -> int | None:
+        """The step of its own that the run goes on after; None where it begins anew."""
+        return self.loading.step if self.loading is not None and self.loading.what == "all" else None
+
+
+def agree(config: Config, plan: Plan, *, run: Path | None) -> Beginning:
+    """What a run begins with, the same on all ranks, which call it at once; TitanError on all of them or on none.
 
     Before, that the folder of its checkpoints can be written, and is one and the same for all of them (D636).
     """
+    if not config.checkpoint.enable and config.checkpoint.initial_load_path is None:
+        return Beginning()
+    # A rank that is stuck is named (engine/pulse) before the others give up on it.
+    group = group_of_all(config.comm.save_timeout_seconds + COLLECTIVE_MARGIN_S)
     if config.checkpoint.enable:
         assert run is not None, "checkpoints are kept in a run folder"
         _require_one_folder(checkpoints_of(config, run), group)
-    return on_first(group, "looking for a checkpoint", lambda: look_for(config, plan, run))
+    loading, warnings = on_first(group, "looking for a checkpoint", lambda: look_for(config, plan, run))
+    return Beginning(loading=loading, warnings=warnings, group=group)
 
 
 def load_into(built: Built, loading: Loading, *, group: dist.ProcessGroup) -> None:
@@ -63,19 +88,25 @@ def load_into(built: Built, loading: Loading, *, group: dist.ProcessGroup) -> No
     weights_changed(built)
 
 
-def go_back(config: Config, loading: Loading, *, run: Path, group: dist.ProcessGroup) -> tuple[str, ...]:
-    """Puts the run's own checkpoints aside that are later than the one it was loaded from; their new names.
+def go_back(config: Config, loading: Loading, *, run: Path, group: dist.ProcessGroup) -> tuple[Finding, ...]:
+    """Puts the run's own checkpoints aside that are later than the one it was loaded from; D637, a warning, says so.
 
     What is saved from here on is another history. A step that was asked for is then settled: when the run is started
     again, it goes on from its newest one.
     """
 
     def work() -> tuple[str, ...]:
+        names = put_aside(checkpoints_of(config, run), after=loading.step)
         if config.checkpoint.load_step != -1:
             write_settled(run, read_settled(run) | {_LOAD_STEP: -1})
-        return put_aside(checkpoints_of(config, run), after=loading.step)
+        return names
 
-    return on_first(group, f"going back to {loading.path}", work)
+    names = on_first(group, f"going back to {loading.path}", work)
+    if not names:
+        return ()
+    message = f"the run goes back to step {loading.step}, and its later checkpoints are kept as {', '.join(names)}"
+    fix = "delete them once they are not wanted any more: they are neither loaded nor deleted by the run"
+    return (Finding(rule="D637", severity="warning", key=_LOAD_STEP, message=message, fix=fix),)
 
 
 def _require_one_folder(folder: Path, group: dist.ProcessGroup) -> None:

@@ -1,7 +1,7 @@
-"""What ranks tell each other about a step: tokens, wishes to stop, a gradient that is not finite.
+"""What ranks tell each other about a step: tokens, wishes to stop, a bad gradient, what the next one lacks.
 
 Knows the one small collective of a step and how its answer reaches the CPU without making the
-device wait. Does not know what is computed in a step (loop.py).
+device wait. Does not know what is computed in a step (step.py), nor what is done about the answer (training.py).
 """
 
 from __future__ import annotations
@@ -14,18 +14,25 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from engine.ahead import Ahead
 from engine.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 from engine.stop import Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The answer: `tokens` valid in the step, over all ranks; signals seen; whether the step before was bad."""
+    """The answer, the same on all ranks: `tokens` valid in the step, signals seen, whether the step before was bad.
+
+    `ended` and `failed` are the numbers of ranks that have no batches for the next step: since their data ended, or
+    since reading it went wrong.
+    """
 
     tokens: int
     interrupts: int
     terminations: int
     previous_bad: bool
+    ended: int
+    failed: int
 
     @property
     def stop_exit_code(self) -> int | None:
@@ -34,9 +41,14 @@ class Status:
             return EXIT_INTERRUPTED
         return EXIT_TERMINATED if self.terminations else None
 
+    @property
+    def has_next(self) -> bool:
+        """Whether every rank has what the next step takes."""
+        return not self.ended and not self.failed
+
 
 class StatusWord:
-    """Four counts of a step: summed over the world on the device at its beginning, read by the CPU later.
+    """Six counts of a step: summed over the world on the device at its beginning, read by the CPU later.
 
     The CPU reads when it has queued the step's forward and backward and before it queues the
     update: the device is then at work, and a bad step before this one can still stop this one's update.
@@ -45,16 +57,19 @@ class StatusWord:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._on_gpu = device.type == "cuda"
-        self._host = torch.zeros(4, dtype=torch.int64, pin_memory=self._on_gpu)
+        self._host = torch.zeros(6, dtype=torch.int64, pin_memory=self._on_gpu)
         self._copied = torch.cuda.Event() if self._on_gpu else None  # type: ignore[no-untyped-call]
 
-    def send(self, *, tokens: int, stop: Stop, previous_bad: Tensor | None) -> Tensor:
+    def send(self, *, tokens: int, stop: Stop, previous_bad: Tensor | None, ahead: Ahead) -> Tensor:
         """Begins a step; returns its denominator: valid tokens of all ranks, at least 1, a float32 on the device.
 
-        `tokens` are this rank's; `previous_bad` (0 or 1) is already the same on all ranks.
+        `tokens` are this rank's; `previous_bad` (0 or 1) is already the same on all ranks; `ahead` holds what this
+        rank has read for the step after this one.
         """
         counts = torch.tensor(
-            [tokens, stop.interrupts, stop.terminations, 0], dtype=torch.int64, pin_memory=self._on_gpu
+            [tokens, stop.interrupts, stop.terminations, 0, ahead.has_ended, ahead.failure is not None],
+            dtype=torch.int64,
+            pin_memory=self._on_gpu,
         )
         word = counts.to(self._device, non_blocking=True)
         dist.all_reduce(word)
@@ -69,8 +84,15 @@ class StatusWord:
         """Waits until the device has reached the beginning of the step."""
         if self._copied is not None:
             self._copied.synchronize()
-        tokens, interrupts, terminations, bad = self._host.tolist()
-        return Status(tokens=tokens, interrupts=interrupts, terminations=terminations, previous_bad=bool(bad))
+        tokens, interrupts, terminations, bad, ended, failed = self._host.tolist()
+        return Status(
+            tokens=tokens,
+            interrupts=interrupts,
+            terminations=terminations,
+            previous_bad=bool(bad),
+            ended=ended,
+            failed=failed,
+        )
 
 
 class NonFiniteStep(RuntimeError):

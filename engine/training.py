@@ -1,7 +1,7 @@
 """The steps of a run, one after the other: what is queued, what is looked at, what is written and saved.
 
 Knows the order within a step and that nothing in it waits for the device: only steps that are logged or saved do.
-Does not know the arithmetic (step.py), where batches come from (data/) or how a checkpoint is written (checkpoint/).
+Does not know the arithmetic (step.py), where batches come from (ahead.py) or how a checkpoint is written (checkpoint/).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from engine.ahead import Ahead, Source
 from engine.build import Built
 from engine.config import Config
 from engine.data.loader import Batch
@@ -22,23 +23,13 @@ from engine.errors import EXIT_OK
 from engine.lr import learning_rate
 from engine.metrics import Meter
 from engine.planner.plan import Plan
+from engine.pulse import Pulse
 from engine.recorder import Recorder
 from engine.report import memory_fields
 from engine.shapes import part_parameters
-from engine.status import StatusWord, find_non_finite
+from engine.status import Status, StatusWord, find_non_finite
 from engine.step import forward_backward, update_weights
 from engine.stop import Stop
-
-
-class Source(Protocol):
-    """Where a rank's batches come from."""
-
-    def batches(self, step: int) -> Sequence[Batch] | None:
-        """The batches of one step, one for each accumulation step; None, on all ranks at once, where data ended."""
-
-    @property
-    def end_message(self) -> str:
-        """Why there are no more, for people; asked only after `batches` said so."""
 
 
 class Saver(Protocol):
@@ -79,10 +70,18 @@ class Training:
     """The state of a run between steps: counts, the step that is queued, the word ranks exchange."""
 
     def __init__(
-        self, config: Config, plan: Plan, built: Built, *, recorder: Recorder, stop: Stop, saver: Saver | None = None
+        self,
+        config: Config,
+        plan: Plan,
+        built: Built,
+        *,
+        recorder: Recorder,
+        stop: Stop,
+        pulse: Pulse,
+        saver: Saver | None = None,
     ) -> None:
         self.config, self.plan, self.built, self.recorder, self.stop = config, plan, built, recorder, stop
-        self.saver = saver
+        self.pulse, self.saver = pulse, saver
         self.word = StatusWord(built.device)
         self.pending: Pending | None = None
         self.meter = Meter(config, plan, now_s=time.perf_counter())
@@ -90,59 +89,89 @@ class Training:
     def run(self, source: Source, *, first_step: int = 1) -> Outcome:
         """Steps from `first_step` to the last, or those until the data or somebody's patience ends.
 
-        The last one is always reported, and saved where anything is.
+        The last one is always reported, and saved where anything is. Then what went wrong in reading data is raised.
         """
         steps, log_freq = self.config.training.steps, self.config.metrics.log_freq
-        reason, code, done, tokens = "completed", EXIT_OK, first_step - 1, 0
-        for step in range(first_step, steps + 1):
-            began_s = time.perf_counter()
-            batches = source.batches(step)
+        ahead = Ahead(source, last_step=steps)
+        status, done = self.meet(ahead, first_step), first_step - 1
+        while done < steps and status.has_next and status.stop_exit_code is None:
+            step, began_s = done + 1, time.perf_counter()
+            batches = ahead.take()
+            self.pulse.at("data", step)
+            ahead.read(step + 1)
             data_s = time.perf_counter() - began_s
-            if batches is None:
-                reason = source.end_message
-                break
-            tokens, stop_code = self.step(step, batches)
+            status = self.step(step, batches, ahead)
             done = step
-            self.meter.add(tokens=tokens, slots=self.plan.tokens_per_step, data_s=data_s)
+            self.meter.add(tokens=status.tokens, slots=self.plan.tokens_per_step, data_s=data_s)
             if step == first_step or step % log_freq == 0:
-                self.report(tokens)
-            if step == first_step:
-                self.built.world.set_timeout(self.config.comm.train_timeout_seconds)
-                if self.config.compile.enable:
-                    self.recorder.begin("train")
-            if stop_code is not None:
-                reason, code = f"stopped by a signal after step {done}", stop_code
-                break
+                self.report(status.tokens)
+            self.go_on(first=step == first_step, step_s=time.perf_counter() - began_s)
             if self.saver is not None and self.saver.is_due(done):
                 self.save(self.saver, done)
         if self.pending is not None:
-            self.report(tokens)
+            self.report(status.tokens)
         if self.saver is not None and done >= first_step:
             self.save(self.saver, done)
+        self.pulse.at("end", done + 1)
+        reason, code = self.ending(ahead, status, done)
         return Outcome(reason=reason, exit_code=code, last_step=done, steps=tuple(self.recorder.steps))
 
-    def step(self, step: int, batches: Sequence[Batch]) -> tuple[int, int | None]:
-        """One optimizer step, queued; valid tokens of all ranks in it, and the exit code if all are to stop after it.
+    def meet(self, ahead: Ahead, first_step: int) -> Status:
+        """Reads for the first step, and waits until all ranks have: the one wait that later steps go without."""
+        self.pulse.at("data", first_step)
+        ahead.read(first_step)
+        self.pulse.at("word", first_step)
+        self.word.send(tokens=0, stop=self.stop, previous_bad=None, ahead=ahead)
+        return self.word.read()
+
+    def ending(self, ahead: Ahead, status: Status, done: int) -> tuple[str, int]:
+        """Why the run ends after step `done`, and its exit code; raises what failed in reading data on any rank."""
+        if not status.has_next:
+            reason = ahead.end_together(done)
+            if status.stop_exit_code is None:
+                return reason, EXIT_OK
+        if status.stop_exit_code is not None:
+            return f"stopped by a signal after step {done}", status.stop_exit_code
+        return "completed", EXIT_OK
+
+    def step(self, step: int, batches: Sequence[Batch], ahead: Ahead) -> Status:
+        """One optimizer step, queued; what all ranks say of it and of the one after it.
 
         A bad step before this one is found here, in time to keep this one from changing weights.
         """
-        built, previous = self.built, self.pending
+        built, previous, pulse = self.built, self.pending, self.pulse
         tokens = sum(batch.valid_tokens for batch in batches) if built.world.counts_tokens else 0
-        denominator = self.word.send(tokens=tokens, stop=self.stop, previous_bad=previous.bad if previous else None)
+        pulse.at("gradients")
+        denominator = self.word.send(
+            tokens=tokens, stop=self.stop, previous_bad=previous.bad if previous else None, ahead=ahead
+        )
         loss = forward_backward(built, batches, denominator)
+        pulse.at("word")
         status = self.word.read()
         if previous is not None:
             self.settle(previous, status.previous_bad)
+        pulse.at("update")
         norm, bad = update_weights(built, lr=learning_rate(self.config, step), max_norm=self.config.training.max_norm)
         self.pending = Pending(step=step, loss=loss, norm=norm.total, local_norms_N=norm.local_N, bad=bad)
-        return status.tokens, status.stop_exit_code
+        return status
+
+    def go_on(self, *, first: bool, step_s: float) -> None:
+        """After a step: the next one may take the time of this one, and what the config allows for waiting."""
+        allowed_s = self.config.comm.train_timeout_seconds
+        self.pulse.allow(allowed_s + step_s, f"comm.train_timeout_seconds = {allowed_s}")
+        if first:
+            # It compiles and warms up: no later one should take as long.
+            self.built.world.set_timeout(allowed_s + step_s)
+            if self.config.compile.enable:
+                self.recorder.begin("train")
 
     def save(self, saver: Saver, step: int) -> None:
         """Saves what is there after `step`, once it is known to be finite."""
-        pending = self.pending
+        pending, allowed_s = self.pending, self.config.comm.save_timeout_seconds
         if pending is not None and bool(pending.bad):
             self.settle(pending, True)
-        saver.save(step)
+        with self.pulse.within("save", allowed_s, f"comm.save_timeout_seconds = {allowed_s}"):
+            saver.save(step)
 
     def settle(self, pending: Pending, bad: bool) -> None:
         """Looks at a step that is over; raises NonFiniteStep if it was bad."""
@@ -160,6 +189,7 @@ class Training:
     def report(self, tokens: int) -> None:
         """Waits for the queued step, then writes its figures; loss and norm are those of the whole world."""
         pending = self.pending
+        self.pulse.at("report")
         assert pending is not None, "no step is queued"
         total = pending.loss.clone() if self.built.counts_loss else torch.zeros_like(pending.loss)
         dist.all_reduce(total)

@@ -52,7 +52,7 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """The object that stands in the file."""
-        return asdict(self)
+        return {"schema": self.schema} | asdict(self)
 
     def with_files(self, files: Mapping[str, int]) -> Manifest:
         """The same with the bytes of its files, and their sum."""
@@ -79,7 +79,7 @@ def manifest_of(
         dtype=training.dtype,
         optimizer=config.optimizer.name,
         lr_horizon={"steps": training.steps, **config.lr_scheduler.model_dump(mode="json")},
-        data={"seq_len": training.seq_len, "global_batch_size": plan.global_batch_size, **data},
+        data={**_numbering(config), **data},
         seed=config.debug.seed,
         versions=versions,
         files={},
@@ -138,7 +138,7 @@ def changes(manifest: Manifest, config: Config, *, data: Mapping[str, Any], path
         fix = "nothing needs to be done: the learning rate follows the curve of the new length from here on"
         found.append(_finding("D634", "training.steps", message, fix, severity="warning"))
     there = dict(manifest.data)
-    now = {"seq_len": config.training.seq_len, **data}
+    now = {**_numbering(config), **data}
     other = [name for name, value in now.items() if name in there and there[name] != value]
     if other:
         words = ", ".join(f"{name} was {there[name]} and is {now[name]}" for name in other)
@@ -148,6 +148,11 @@ def changes(manifest: Manifest, config: Config, *, data: Mapping[str, Any], path
         fix = "give the run the corpus that it had, so that nothing is read twice or left out"
         found.append(_finding("D635", "training.dataset", message, fix, severity="warning"))
     return found
+
+
+def _numbering(config: Config) -> dict[str, Any]:
+    """What of a config gives samples their numbers."""
+    return {"seq_len": config.training.seq_len, "shuffle_seed": config.debug.seed if config.data.shuffle else None}
 
 
 def _other_numbers(there: Mapping[str, Any], shape: Any) -> Iterator[tuple[str, Any, Any]]:

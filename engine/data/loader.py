@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,16 @@ class Summary:
     crc32: int
     steps: int
     steps_available: int | None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the numbers of samples are numbers of: with another of these, a number means another sample."""
+        return {
+            "dataset": self.dataset,
+            "samples_per_epoch": self.samples_per_epoch,
+            "tokens": self.tokens,
+            "crc32": self.crc32,
+        }
 
     @property
     def text(self) -> str:

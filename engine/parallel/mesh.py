@@ -19,6 +19,9 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from engine.planner.plan import Mesh
 
+COLLECTIVE_MARGIN_S = 60.0
+"""A collective gives up so long after the deadline of a rank (engine/pulse): the rank that is stuck is named first."""
+
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 
 
@@ -52,11 +55,11 @@ class World:
         """Whether this rank's batches enter the count of tokens: one of the ranks that read the same does."""
         return self.rank_on("tp") == self.rank_on("cp") == self.rank_on("pp") == 0
 
-    def set_timeout(self, timeout_s: float) -> None:
-        """Sets the longest wait in a collective, for the world and every axis."""
+    def set_timeout(self, deadline_s: float) -> None:
+        """Sets the longest wait in a collective, for the world and every axis: the margin more than a deadline."""
         groups = [None, self.fsdp.get_group(), *(self.axes[axis].get_group() for axis in AXES)]
         for group in groups:
-            _set_pg_timeout(timedelta(seconds=timeout_s), group)
+            _set_pg_timeout(timedelta(seconds=deadline_s + COLLECTIVE_MARGIN_S), group)
 
 
 def local_device(device_type: str) -> torch.device:
@@ -69,8 +72,11 @@ def local_device(device_type: str) -> torch.device:
 
 
 @contextmanager
-def process_group(device: torch.device, *, world_size: int, timeout_s: float) -> Iterator[None]:
-    """The group of all ranks: the one that is there, that of torchrun's environment, or one process alone."""
+def process_group(device: torch.device, *, world_size: int, deadline_s: float) -> Iterator[None]:
+    """The group of all ranks: the one that is there, that of torchrun's environment, or one process alone.
+
+    Its collectives give up the margin later than a deadline.
+    """
     if dist.is_initialized():
         assert dist.get_world_size() == world_size, (
             f"the plan is for {world_size} processes and {dist.get_world_size()} are here"
@@ -78,7 +84,7 @@ def process_group(device: torch.device, *, world_size: int, timeout_s: float) ->
         yield
         return
     backend = "gloo" if device.type == "cpu" else "nccl"
-    timeout = timedelta(seconds=timeout_s)
+    timeout = timedelta(seconds=deadline_s + COLLECTIVE_MARGIN_S)
     bound = None if device.type == "cpu" else device
     if "RANK" in os.environ:
         found = int(os.environ["WORLD_SIZE"])

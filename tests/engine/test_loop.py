@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from gloo_pool import GlooPool, RankFailedError
+from gloo_pool import GlooPool
 from layouts import layout
 from synthetic import Rows, tiny
 
@@ -19,6 +19,7 @@ import engine.training
 from engine.build import Built
 from engine.data.loader import Batch
 from engine.events import event_file, read_new
+from engine.first_failure import PeerFailed
 from engine.loop import fit
 from engine.planner.plan import plan
 
@@ -200,13 +201,13 @@ def test_a_step_without_labels_has_no_loss_and_changes_nothing_else() -> None:
 
 
 def run_in(folder: str, arguments: dict[str, Any], signalled: int | None = None, at: int = 0) -> dict[str, Any]:
-    """A fit with events; rank 1 gets a signal while it fetches the data of step `at`."""
+    """A fit with events; rank 1 gets a signal in step `at`, while it fetches the data of the one after."""
     config = tiny(**arguments)
     resolved = plan(config)
 
     class Interrupting(Rows):
         def batches(self, step: int) -> list[Batch] | None:
-            if signalled is not None and step == at and dist.get_rank() == 1:
+            if signalled is not None and step == at + 1 and dist.get_rank() == 1:
                 os.kill(os.getpid(), signalled)
             return super().batches(step)
 
@@ -303,28 +304,60 @@ def ends_after_two(folder: str) -> tuple[str, int, int]:
     return outcome.reason, outcome.exit_code, outcome.last_step
 
 
-def fails_on_rank_1(folder: str) -> None:
-    """A fit whose data raises on one rank."""
-    config = tiny(**layout(2, 1, 2))
+def lacks_on_rank_1(folder: str, lacks: str, at: int) -> dict[str, Any]:
+    """A fit of five steps whose rank 1 has no data of step `at`, or cannot read it; what each rank's fit says."""
+    config = tiny(**layout(2, 1, 2, metrics__log_freq=10))
     resolved = plan(config)
 
-    class Failing(Rows):
+    class Lacking(Rows):
         def batches(self, step: int) -> list[Batch] | None:
-            if step == 3 and dist.get_rank() == 1:
+            if step == at and dist.get_rank() == 1:
                 raise ValueError("boom-17")
             return super().batches(step)
 
-    fit(config, resolved, run=Path(folder), source=Failing(config, resolved, data_rank=dist.get_rank()))
+    if lacks == "end":
+        ends_after = at - 1 if dist.get_rank() == 1 else None
+        source = Rows(config, resolved, data_rank=dist.get_rank(), ends_after=ends_after)
+    else:
+        source = Lacking(config, resolved, data_rank=dist.get_rank())
+    try:
+        outcome = fit(config, resolved, run=Path(folder), source=source)
+    except (ValueError, PeerFailed) as failure:
+        return {"failure": type(failure).__name__, "text": str(failure)}
+    return {"exit_code": outcome.exit_code, "last_step": outcome.last_step, "reason": outcome.reason}
 
 
 @pytest.mark.world
-def test_a_rank_that_raises_names_itself_as_the_first_failure(gloo: GlooPool, tmp_path: Path) -> None:
-    with pytest.raises(RankFailedError, match="boom-17"):
-        gloo.run(2, fails_on_rank_1, folder=str(tmp_path))
-    ended = read_new(event_file(tmp_path, 1))[0][-1]
-    assert ended["exit_code"] == 1
-    assert (ended["first_failure"]["rank"], ended["first_failure"]["type"]) == (1, "ValueError")
-    assert ended["first_failure"]["message"] == "boom-17"
+@pytest.mark.parametrize("done", [0, 2])
+def test_c37_data_that_ends_on_one_rank_ends_the_run_well_and_names_it(
+    done: int, gloo: GlooPool, tmp_path: Path
+) -> None:
+    first, second = gloo.run(2, lacks_on_rank_1, folder=str(tmp_path), lacks="end", at=done + 1)
+    assert first == second
+    assert (first["exit_code"], first["last_step"]) == (0, done)
+    assert first["reason"].startswith(f"the data ended after step {done} on rank 1, before that of the other ranks")
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("at", [1, 3])
+def test_c41_a_rank_that_cannot_read_data_is_the_failure_of_all_after_the_same_step(
+    at: int, gloo: GlooPool, tmp_path: Path
+) -> None:
+    peer, own = gloo.run(2, lacks_on_rank_1, folder=str(tmp_path), lacks="error", at=at)
+    assert own == {"failure": "ValueError", "text": "boom-17"}
+    assert peer["failure"] == "PeerFailed"
+    assert "rank 1 on" in peer["text"]
+    ends = [read_new(event_file(tmp_path, rank))[0][-1] for rank in range(2)]
+    assert [end["exit_code"] for end in ends] == [1, 1]
+    assert ends[0]["first_failure"] == ends[1]["first_failure"]
+    assert ends[0]["first_failure"] | {"host": ""} == {
+        "rank": 1,
+        "host": "",
+        "type": "ValueError",
+        "message": "boom-17",
+    }
+    steps = [event["step"] for event in read_new(event_file(tmp_path, 0))[0] if event["kind"] == "step"]
+    assert steps == ([] if at == 1 else [1, 2])
 
 
 def test_one_process_needs_no_launcher_and_no_run_folder() -> None:

@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from gloo_pool import GlooPool
 
+from engine.ahead import Ahead
+from engine.data.loader import Batch
 from engine.status import StatusWord, find_non_finite
 from engine.stop import Stop
 
@@ -72,31 +74,63 @@ def test_c26_the_first_weight_is_that_of_the_model_over_pipeline_stages(
         assert f"the gradient of {name} is not finite on rank {rank}" in answer[1]
 
 
-def exchanged(tokens: list[int], signals: list[int], bad: float | None) -> dict[str, Any]:
+class Next:
+    """A source whose data ended, or that cannot be read, or neither."""
+
+    end_message = "nothing is left"
+
+    def __init__(self, lacks: str) -> None:
+        self._lacks = lacks
+
+    def batches(self, step: int) -> list[Batch] | None:
+        """Nothing at all, or an error."""
+        if self._lacks == "error":
+            raise OSError(f"step {step} cannot be read")
+        return None if self._lacks == "end" else []
+
+
+def exchanged(
+    tokens: list[int], signals: list[int], bad: float | None, lacks: list[str] | None = None
+) -> dict[str, Any]:
     """The answer to one word."""
     rank = dist.get_rank()
     stop = Stop()
     stop.terminations = signals[rank]
-    word = StatusWord(torch.device("cpu"))
-    denominator = word.send(tokens=tokens[rank], stop=stop, previous_bad=None if bad is None else torch.tensor(bad))
+    word, ahead = StatusWord(torch.device("cpu")), Ahead(Next(lacks[rank] if lacks else ""), last_step=1)
+    ahead.read(1)
+    denominator = word.send(
+        tokens=tokens[rank], stop=stop, previous_bad=None if bad is None else torch.tensor(bad), ahead=ahead
+    )
     status = word.read()
     return {
         "denominator": denominator.item(),
         "tokens": status.tokens,
         "code": status.stop_exit_code,
         "bad": status.previous_bad,
+        "next": (status.ended, status.failed, status.has_next),
     }
 
 
 @pytest.mark.world
 def test_tokens_are_summed_over_the_world(gloo: GlooPool) -> None:
     ranks = gloo.run(2, exchanged, tokens=[3, 4], signals=[0, 0], bad=0.0)
-    assert ranks == [{"denominator": 7.0, "tokens": 7, "code": None, "bad": False}] * 2
+    assert ranks == [{"denominator": 7.0, "tokens": 7, "code": None, "bad": False, "next": (0, 0, True)}] * 2
 
 
 @pytest.mark.world
 def test_a_signal_on_one_rank_reaches_all(gloo: GlooPool) -> None:
     assert [rank["code"] for rank in gloo.run(2, exchanged, tokens=[1, 1], signals=[0, 1], bad=None)] == [143, 143]
+
+
+@pytest.mark.world
+@pytest.mark.parametrize(
+    ("lacks", "found"), [(["", "end"], (1, 0, False)), (["error", ""], (0, 1, False)), (["end", "end"], (2, 0, False))]
+)
+def test_c37_all_ranks_know_that_one_lacks_its_next_batches(
+    lacks: list[str], found: tuple[int, int, bool], gloo: GlooPool
+) -> None:
+    ranks = gloo.run(2, exchanged, tokens=[1, 1], signals=[0, 0], bad=None, lacks=lacks)
+    assert [rank["next"] for rank in ranks] == [found] * 2
 
 
 @pytest.mark.world

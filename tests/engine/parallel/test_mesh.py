@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from gloo_pool import GlooPool
 
-from engine.parallel.mesh import build_world, process_group
+from engine.parallel.mesh import COLLECTIVE_MARGIN_S, build_world, process_group
 from engine.planner.plan import Mesh
 
 
@@ -75,7 +75,7 @@ def test_copies_come_before_shards(gloo: GlooPool) -> None:
 
 
 def timeouts() -> set[timedelta]:
-    """The longest waits in force after they were set to 17 s."""
+    """The longest waits in force after a deadline of 17 s was set."""
     world = build_world(Mesh(pp=1, dp_replicate=2, dp_shard=1, cp=1, tp=1), "cpu")
     world.set_timeout(17.0)
     groups = [dist.group.WORLD, *world.axes.get_all_groups(), *world.sharding.get_all_groups()]
@@ -83,18 +83,18 @@ def timeouts() -> set[timedelta]:
 
 
 @pytest.mark.world
-def test_the_longest_wait_is_set_for_every_group(gloo: GlooPool) -> None:
-    assert gloo.run(2, timeouts)[0] == {timedelta(seconds=17)}
+def test_every_group_waits_the_margin_longer_than_the_deadline(gloo: GlooPool) -> None:
+    assert gloo.run(2, timeouts)[0] == {timedelta(seconds=17 + COLLECTIVE_MARGIN_S)}
 
 
 def test_a_process_alone_gets_a_group_of_its_own_and_takes_it_down() -> None:
-    with process_group(torch.device("cpu"), world_size=1, timeout_s=10):
+    with process_group(torch.device("cpu"), world_size=1, deadline_s=10):
         assert dist.get_world_size() == 1
     assert not dist.is_initialized()
 
 
 def test_a_group_of_its_own_is_taken_down_after_a_failure_too() -> None:
-    with pytest.raises(ValueError, match="boom"), process_group(torch.device("cpu"), world_size=1, timeout_s=10):
+    with pytest.raises(ValueError, match="boom"), process_group(torch.device("cpu"), world_size=1, deadline_s=10):
         raise ValueError("boom")
     assert not dist.is_initialized()
 
@@ -103,7 +103,7 @@ def test_more_processes_than_there_are_say_how_to_start_them(monkeypatch: pytest
     monkeypatch.delenv("RANK", raising=False)
     with (
         pytest.raises(AssertionError, match="start them with torchrun"),
-        process_group(torch.device("cpu"), world_size=2, timeout_s=10),
+        process_group(torch.device("cpu"), world_size=2, deadline_s=10),
     ):
         pass
 
@@ -113,6 +113,6 @@ def test_another_number_of_processes_than_planned_is_told(monkeypatch: pytest.Mo
     monkeypatch.setenv("WORLD_SIZE", "3")
     with (
         pytest.raises(AssertionError, match="the plan is for 2 processes and 3 were started"),
-        process_group(torch.device("cpu"), world_size=2, timeout_s=10),
+        process_group(torch.device("cpu"), world_size=2, deadline_s=10),
     ):
         pass

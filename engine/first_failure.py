@@ -1,0 +1,48 @@
+"""The failure that all ranks of a run name: whose it was, and what it said.
+
+Knows what `run_ended` and torchrun are told of it. Does not know how ranks agree on it (ahead, pulse).
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from engine.errors import EXIT_RUN_FAILED, TitanError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstFailure:
+    """Why a run failed: the rank it began on, and the type and text of its error there."""
+
+    rank: int
+    host: str
+    type: str
+    message: str
+    exit_code: int = EXIT_RUN_FAILED
+
+    def fields(self) -> dict[str, Any]:
+        """The object `first_failure` of the event `run_ended`."""
+        fields = asdict(self)
+        del fields["exit_code"]
+        return fields
+
+
+class PeerFailed(RuntimeError):
+    """Another rank failed first, and this one ends with it: `first` is that rank's failure."""
+
+    def __init__(self, first: FirstFailure) -> None:
+        self.first = first
+        super().__init__(f"rank {first.rank} on {first.host} failed first: {first.type}: {first.message}")
+
+
+def failure_here(failure: BaseException, rank: int) -> FirstFailure:
+    """An exception of this rank as the failure of the run."""
+    return FirstFailure(
+        rank=rank,
+        host=socket.gethostname(),
+        type=type(failure).__name__,
+        message=str(failure),
+        exit_code=failure.exit_code if isinstance(failure, TitanError) else EXIT_RUN_FAILED,
+    )

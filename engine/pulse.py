@@ -1,0 +1,226 @@
+"""The pulse of a rank: where its main thread is, told outside of collectives, so that a run that stands still ends.
+
+Knows the threads that tell and listen, and how they end the process. Does not know who is to blame (beats.py), nor how
+ranks reach each other (board.py).
+
+The main thread notes where it is, which costs it the writing of one attribute. A thread counts the time since, and
+posts it for the other ranks. Once a rank is overdue it shows its stacks, and the lowest rank that is heard names who
+keeps the others waiting: that verdict is posted too, and every rank ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from engine.beats import Beat, Heard, Point, judge, lost_head
+from engine.board import Board
+from engine.first_failure import FirstFailure
+
+_LONGEST_TICK_S = 2.0
+# Beats within a deadline, however short it is.
+_TICKS_A_DEADLINE = 6
+# Others are listened to from this part of a deadline on: they are known to be silent before it is over.
+_LISTENS_FROM = 1 / 3
+# A rank whose peer failed has this long to end by itself, as it does where its collective breaks.
+_OWN_END_S = 5.0
+_MOST_FRAMES = 7
+# Files in which a rank waits for others, or for a device that does.
+_WAITS_IN = ("torch/distributed/", "torch/autograd/", "torch/cuda/", "torch/_ops.py", "engine/status.py")
+
+Ending = Callable[[FirstFailure], None]
+
+
+class Pulse:
+    """Where this rank is; within `beating` also the threads that tell it and judge.
+
+    Outside of it, and in processes that others brought together, it only takes notes.
+    """
+
+    def __init__(self, *, rank: int = 0, world_size: int = 1, deadline_s: float, limit: str) -> None:
+        self._rank, self._world_size = rank, world_size
+        # One tuple, replaced as a whole: the thread never sees half of it.
+        self._place: tuple[Point, int, float, str] = ("meet", 0, deadline_s, limit)
+        self._board: Board | None = None
+        self._over = threading.Event()
+
+    def at(self, point: Point, step: int | None = None) -> None:
+        """The main thread is here now; without `step` in the step that it was in."""
+        _, before, deadline_s, limit = self._place
+        self._place = (point, before if step is None else step, deadline_s, limit)
+
+    def allow(self, deadline_s: float, limit: str) -> None:
+        """From here on the main thread may stay in one place for so long, by a setting that is named to people."""
+        point, step, _, _ = self._place
+        self._place = (point, step, deadline_s, limit)
+
+    @contextmanager
+    def within(self, point: Point, deadline_s: float, limit: str) -> Iterator[None]:
+        """A block that may take another time; what was allowed before holds again after it."""
+        _, _, before_s, before = self._place
+        self.allow(deadline_s, limit)
+        self.at(point)
+        try:
+            yield
+        finally:
+            self.allow(before_s, before)
+
+    @contextmanager
+    def beating(self, end: Ending) -> Iterator[None]:
+        """Watches over the block, run by the thread that it is called in; `end` writes a verdict down.
+
+        Ranks that torchrun started hear each other; a single process judges itself.
+        """
+        self._board = Board.of_torchrun(self._rank, self._world_size) if self._world_size > 1 else None
+        watch = _Watch(self, end, board=self._board, of=threading.get_ident(), over=self._over)
+        thread = threading.Thread(target=watch.run, name="titan-pulse", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join(_LONGEST_TICK_S)
+            if self._board is not None:
+                self._board.close(watch.beat(ended=True))
+
+    def agree_on(self, failure: FirstFailure) -> FirstFailure:
+        """Tells all ranks of a failure of this one, and gives the first that any rank has told."""
+        return failure if self._board is None else self._board.tell(failure)
+
+    @property
+    def rank(self) -> int:
+        """Whose pulse it is."""
+        return self._rank
+
+    @property
+    def place(self) -> tuple[Point, int, float, str]:
+        """Point, step, deadline and the setting that gave it."""
+        return self._place
+
+
+class _Watch:
+    """The thread: counts the time in which the main thread stays where it is, tells it, and acts on it."""
+
+    def __init__(self, pulse: Pulse, end: Ending, *, board: Board | None, of: int, over: threading.Event) -> None:
+        self._pulse, self._end, self._board, self._of, self._over = pulse, end, board, of, over
+        self._host, self._pid = socket.gethostname(), os.getpid()
+        self._seen: object = None
+        self._count, self._idle_s, self._waited_s = 0, 0.0, 0.0
+        self._shown = False
+
+    def run(self) -> None:
+        """Ticks until the block that is watched is left."""
+        before_s = time.monotonic()
+        while True:
+            tick_s = self._tick_s()
+            if self._over.wait(tick_s):
+                break
+            now_s = time.monotonic()
+            # Where the whole process was stopped for a while (a suspended job), the time is not its own.
+            self._tick(min(now_s - before_s, 2 * tick_s))
+            before_s = now_s
+        if self._board is not None:
+            faulthandler.cancel_dump_traceback_later()
+
+    def _tick_s(self) -> float:
+        return min(_LONGEST_TICK_S, self._pulse.place[2] / _TICKS_A_DEADLINE)
+
+    def _tick(self, passed_s: float) -> None:
+        place = self._pulse.place
+        self._count += 1
+        if place is self._seen:
+            self._idle_s += passed_s
+        else:
+            self._seen, self._idle_s, self._shown = place, 0.0, False
+        beat = self.beat()
+        if beat.is_overdue and not self._shown:
+            self._shown = True
+            _show_stacks(f"rank {beat.rank} made no progress for {beat.idle_s:.0f} s ({beat.limit}) in {beat.place}")
+        if self._board is None:
+            verdict = judge({beat.rank: Heard(beat=beat, silent_s=0.0)}, patience_s=beat.deadline_s)
+            if verdict is not None:
+                self._leave(verdict)
+            return
+        # The main thread may hold the lock of the interpreter for ever; this is then all that still runs.
+        faulthandler.dump_traceback_later(1.5 * beat.deadline_s + 4 * _LONGEST_TICK_S, exit=True)
+        self._hear(self._board, beat, passed_s)
+
+    def _hear(self, board: Board, beat: Beat, passed_s: float) -> None:
+        patience_s = beat.deadline_s / 2
+        board.post(beat, asks=beat.idle_s >= beat.deadline_s * _LISTENS_FROM)
+        told = board.verdict
+        if told is not None:
+            self._waited_s += passed_s
+            stands_still = told.type in ("StuckRank", "LostRank")
+            if stands_still or (told.rank != beat.rank and self._waited_s >= _OWN_END_S):
+                self._leave(told)
+            return
+        if not beat.is_overdue:
+            return
+        if board.silent_s >= patience_s:
+            self._leave(lost_head(beat, address=board.address, silent_s=board.silent_s))
+        heard = board.heard | {beat.rank: Heard(beat=beat, silent_s=0.0)}
+        lower = any(rank < beat.rank and each.silent_s < patience_s for rank, each in board.heard.items())
+        if board.judges and (not lower or beat.idle_s > beat.deadline_s + 2 * _LONGEST_TICK_S):
+            verdict = judge(heard, patience_s=patience_s)
+            if verdict is not None:
+                board.propose(verdict)
+
+    def beat(self, *, ended: bool = False) -> Beat:
+        """What this rank says of itself now."""
+        point, step, deadline_s, limit = self._pulse.place
+        frames = _frames(sys._current_frames().get(self._of)) if self._idle_s >= deadline_s else []
+        return Beat(
+            rank=self._pulse.rank,
+            host=self._host,
+            pid=self._pid,
+            count=self._count,
+            step=step,
+            point="ended" if ended else point,
+            idle_s=self._idle_s,
+            deadline_s=deadline_s,
+            limit=limit,
+            stack=tuple(_told(frame) for frame in frames[-_MOST_FRAMES:]),
+            waits=bool(frames) and any(part in frames[-1].f_code.co_filename for part in _WAITS_IN),
+        )
+
+    def _leave(self, verdict: FirstFailure) -> None:
+        with contextlib.suppress(OSError):  # a full disk does not keep the process
+            self._end(verdict)
+        with contextlib.suppress(OSError, ValueError):
+            print(f"{verdict.type}: {verdict.message}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+        os._exit(verdict.exit_code)
+
+
+def _frames(frame: FrameType | None) -> list[FrameType]:
+    """Frames of a stack, the innermost last."""
+    frames: list[FrameType] = []
+    while frame is not None:
+        frames.insert(0, frame)
+        frame = frame.f_back
+    return frames
+
+
+def _told(frame: FrameType) -> str:
+    """A frame on one line: file, line, function, and the text of the line where it can be read."""
+    import linecache
+
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    text = linecache.getline(file, line, frame.f_globals).strip()
+    return f"{file}:{line} in {frame.f_code.co_name}" + (f": {text}" if text else "")
+
+
+def _show_stacks(head: str) -> None:
+    """Writes the stacks of all threads to the rank's log."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # a stderr that is no file
+        print(f"{head}; stacks of all its threads:", file=sys.stderr, flush=True)
+        faulthandler.dump_traceback(all_threads=True)
