@@ -1,12 +1,14 @@
-"""`python -m titancli.launch.ended RUN CODE SECONDS`: the last words of a run that a scheduler has started.
+"""`python -m titancli.launch.ended RUN CODE SECONDS RESTARTS`: the last words of a run that a scheduler has started.
 
 Knows what `titan launch` says at the end of one that it has started itself, and writes down how the run ended. Its
-exit code is the run's.
+exit code is the run's, or says that the run is to be started again: RESTARTS is how often it was for its failures.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,29 +16,66 @@ from pathlib import Path
 from engine.errors import EXIT_RUN_FAILED, EXIT_TERMINATED
 from engine.rules import check
 from engine.settled import read_settled, with_settled
-from engine.sources import load
+from engine.sources import Loaded, load
 from titancli import report
+from titancli.launch.progress import quietly_say
+from titancli.launch.requeue import requeue
+from titancli.launch.restart import Restarts
 from titancli.launch.start import say_ending
 from titancli.launch.supervise import Ending, told_exit_code
 from titancli.monitor.follow import Follower, Launcher
 
+EXIT_RESTART = 75
+"""The run is to be started again, as launch.max_restarts has promised; sysexits calls it a temporary failure."""
+EXIT_SMALLER = 76
+"""It is to be started again with a smaller batch, which no promise counts."""
+_SHELL_ADDS = 128
 
-def ended(run: Path, code: int, seconds: float) -> int:
+
+def ended(run: Path, code: int, seconds: float, restarts: int = 0) -> int:
     """Says how a run has ended whose torchrun ended with `code`; 143 where it was asked to end."""
-    state = Follower(run).read()
-    exit_code = EXIT_TERMINATED if code == EXIT_TERMINATED else told_exit_code(state, code)
-    with contextlib.suppress(OSError):
-        replace(Launcher.this_process(), exit_code=exit_code).write(run)
     loaded = with_settled(load(run / "config.toml", environ={}), read_settled(run))
     plan = check(loaded).plan
+    ending = _ending(run, code, seconds)
     if plan is None:
+        _note(run, ending.exit_code)
         message = f"the config of the run is not in {run} any more"
         report.say_findings([report.error("U197", message, "launch it again; a run folder has to stay until the end")])
-        return exit_code or EXIT_RUN_FAILED
-    ending = Ending(exit_code=exit_code, state=state, seconds=seconds)
+        return ending.exit_code or EXIT_RUN_FAILED
+    promised = Restarts(loaded.config, run, began=ending.state.resumed_step or 0, done=restarts)
+    again = promised.after(loaded, plan, ending)
+    if again is not None:
+        quietly_say(again.text)
+        if again.plan is not None:
+            return EXIT_RESTART if promised.done > restarts else EXIT_SMALLER
+    _note(run, ending.exit_code)
     say_ending(ending, plan, run, loaded.config.training.steps)
-    return exit_code
+    if ending.exit_code == EXIT_TERMINATED:
+        _go_back(loaded, ending)
+    return ending.exit_code
+
+
+def _ending(run: Path, code: int, seconds: float) -> Ending:
+    state = Follower(run).read()
+    # Whoever killed it has left its ranks to end by themselves, as if they had been asked to.
+    killed_by = signal.Signals.SIGKILL.name if code == _SHELL_ADDS + signal.SIGKILL else None
+    exit_code = EXIT_TERMINATED if code == EXIT_TERMINATED else told_exit_code(state, code, killed_by)
+    return Ending(exit_code=exit_code, state=state, seconds=seconds, killed_by=killed_by)
+
+
+def _note(run: Path, exit_code: int) -> None:
+    with contextlib.suppress(OSError):
+        replace(Launcher.this_process(), exit_code=exit_code).write(run)
+
+
+def _go_back(loaded: Loaded, ending: Ending) -> None:
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return
+    with contextlib.suppress(OSError):
+        if said := requeue(job, loaded.config, ending.state):
+            quietly_say(said)
 
 
 if __name__ == "__main__":
-    sys.exit(ended(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])))
+    sys.exit(ended(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])))

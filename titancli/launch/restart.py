@@ -27,11 +27,14 @@ _LONGEST_REASON = 160
 
 
 class Restarts:
-    """How often a launch has started its run again because it failed; `began` is the step that it went on from last."""
+    """How often a launch has started its run again because it failed: `done` times so far.
 
-    def __init__(self, config: Config, run: Path, *, began: int) -> None:
-        self._config, self._run, self.began = config, run, began
-        self._most, self._done = config.launch.max_restarts, 0
+    `began` is the step that it went on from last.
+    """
+
+    def __init__(self, config: Config, run: Path, *, began: int, done: int = 0) -> None:
+        self._config, self._run, self.began, self.done = config, run, began, done
+        self._most = config.launch.max_restarts
 
     def after(self, loaded: Loaded, plan: Plan, ending: Ending) -> Again | None:
         """Makes the run folder ready for another attempt; None where there is none and nothing to say about it."""
@@ -39,46 +42,53 @@ class Restarts:
             return None
         again = with_smaller_batch(loaded, plan, self._run, ending, began=self.began)
         if again is not None and again.plan is not None:
-            self._start_over(again.text, step=self._newest())
+            self._start_over(again.text, step=newest_step(self._config, self._run))
             return again
         if not self._most:
             return again
         reason = self._reason_against(ending)
         if reason:
             return Again(text=f"not started again: {reason}", plan=None)
-        self._done += 1
-        step = self._newest()
-        head = f"restart {self._done} of {self._most}: {_cause(self._run, ending)}"
-        goes_on = (
-            f"goes on after step {step}" if step is not None else "starts at step 1, as no checkpoint is committed"
-        )
-        text = f"{head}; {goes_on}"
+        self.done += 1
+        step = newest_step(self._config, self._run)
+        text = f"restart {self.done} of {self._most}: {_cause(self._run, ending)}; {goes_on(step)}"
         self._start_over(text, step=step)
         return Again(text=text, plan=plan)
 
     def _reason_against(self, ending: Ending) -> str:
-        """Why another attempt would help nobody; empty where it may."""
-        failures = failures_of(self._run, ending.state)
-        if any(failure.type == "NonFiniteStep" for failure in failures):
-            return "the same numbers would come again"
-        if _is_full(failures) or "R205" in cause_outside(ending, self._run):
-            return "the disk is full"
-        if self._done >= self._most:
+        """Why there is not to be another attempt; empty where there is."""
+        reason = hopeless(self._run, ending)
+        if not reason and self.done >= self._most:
             times = f"{self._most} restart{'s' if self._most != 1 else ''}"
             return f"{times} of launch.max_restarts {'is' if self._most == 1 else 'are'} used up"
-        return ""
-
-    def _newest(self) -> int | None:
-        """The step of the newest committed checkpoint."""
-        checkpoint = self._config.checkpoint
-        if not checkpoint.enable:
-            return None
-        return checkpoints_in(self._run / os.path.expanduser(checkpoint.folder)).newest
+        return reason
 
     def _start_over(self, text: str, *, step: int | None) -> None:
         self.began = step or 0
         keep_logs(self._run)
         start_over(self._run, text, step=step)
+
+
+def hopeless(run: Path, ending: Ending) -> str:
+    """Why another attempt would help nobody; empty where it may."""
+    failures = failures_of(run, ending.state)
+    if any(failure.type == "NonFiniteStep" for failure in failures):
+        return "the same numbers would come again"
+    if _is_full(failures) or "R205" in cause_outside(ending, run):
+        return "the disk is full"
+    return ""
+
+
+def newest_step(config: Config, run: Path) -> int | None:
+    """The step of the newest committed checkpoint, which a run that is started again goes on from."""
+    if not config.checkpoint.enable:
+        return None
+    return checkpoints_in(run / os.path.expanduser(config.checkpoint.folder)).newest
+
+
+def goes_on(step: int | None) -> str:
+    """Where a run that is started again begins, in words."""
+    return f"goes on after step {step}" if step is not None else "starts at step 1, as no checkpoint is committed"
 
 
 def _cause(run: Path, ending: Ending) -> str:

@@ -34,6 +34,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
 _EARLIER = "earlier-"
 LAUNCH_LOG = "launch.log"
 """What a launcher without a terminal says."""
+SLURM_LOG = "slurm.log"
+"""What a job of Slurm says, every start of it at the end of the same file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +189,7 @@ def _write(
 def keep_logs(run: Path) -> None:
     """Puts what processes that are gone have written into a folder of its own: it must not be read as the new ones'."""
     logs = run / "logs"
-    kept = re.compile(rf"{_EARLIER}\d+|{re.escape(LAUNCH_LOG)}")
+    kept = re.compile(rf"{_EARLIER}\d+|{re.escape(LAUNCH_LOG)}|{re.escape(SLURM_LOG)}")
     written = [entry for entry in logs.iterdir() if not kept.fullmatch(entry.name)]
     if written:
         earlier = _numbered(logs, _EARLIER + "{}")

@@ -22,6 +22,9 @@ from engine.planner.plan import Plan
 from engine.rules.jobs import fits_a_script, option_name
 from engine.sources import Loaded
 from titancli import report
+from titancli.launch.answers import Stopped
+from titancli.launch.ended import EXIT_RESTART, EXIT_SMALLER
+from titancli.launch.requeue import goes_back
 from titancli.launch.run_folder import Place, alone_in, choose, create, withdraw
 from titancli.launch.slurm_job import FILE, Job, require_sbatch, submit, words
 from titancli.launch.summary import named
@@ -54,28 +57,43 @@ def launch_on_slurm(loaded: Loaded, plan: Plan, place: Place, corpus: str, *, dr
         report.say(f"nothing was submitted; titan launch writes this script and runs: {command}", sys.stderr)
         return EXIT_OK
     require_sbatch()
-    with alone_in(place.run.parent):
-        # Another launch may have taken the place while this one read its data.
-        again = choose(loaded, resume=place.resumed is not None, overwrite=place.taken, now_s=time.time())
-        place = again if isinstance(again, Place) else place
-        text = script(place.run, loaded.config, plan)
-        aside = create(place, loaded, plan, shlex.join(words(_path(place.run))), files={SCRIPT: text})
-        try:
-            job = submit(_path(place.run), place.run.name)
-        except BaseException:
-            withdraw(place.run, aside)
-            raise
-        _keep(job, place.run)
+    try:
+        job, place, aside = _submitted(loaded, plan, place)
+    except Stopped as stopped:
+        return stopped.exit_code
     if aside:
         report.say(f"the old run folder is now {aside}")
     where = f"{_nodes(loaded.config.cluster.nodes)}, {report.devices(plan.gpu, plan.world_size)}"
     report.say(f"{place.run.name}: job {job.id} of Slurm on {where}, {report.layout(plan)}")
     report.say(f"  {corpus}", tint="faint")
     report.say(f"  run folder {place.run}, which every node has to see", tint="faint")
+    if place.resumed is not None:
+        report.say(f"  {place.resumed.text(loaded.config.training.steps)}")
+    if goes_back(loaded.config):
+        report.say("  preempted or out of time it saves, and the job goes back into the queue", tint="faint")
     cluster, number = job.named().rpartition(" ")[::2]
     squeue = f"{cluster} -j {number}".strip()
     report.say(f"next: squeue {squeue}; titan monitor {named(place.run)}; scancel {job.named()} ends it")
     return EXIT_OK
+
+
+def _submitted(loaded: Loaded, plan: Plan, place: Place) -> tuple[Job, Place, str]:
+    """The job of a run, where that stands, and where a folder that stood there was moved to."""
+    resume = place.resumed is not None
+    with alone_in(place.run.parent):
+        # Another launch may have taken the place while this one read its data.
+        again = choose(loaded, resume=resume, overwrite=place.taken, now_s=time.time())
+        place = again if isinstance(again, Place) else place
+        text = script(place.run, loaded.config, plan)
+        aside = create(place, loaded, plan, shlex.join(words(_path(place.run))), files={SCRIPT: text})
+        try:
+            job = submit(_path(place.run), place.run.name)
+        except BaseException:
+            if not resume:
+                withdraw(place.run, aside)
+            raise
+        _keep(job, place.run)
+    return job, place, aside
 
 
 def _require_plain_paths(run: Path) -> None:
@@ -123,6 +141,10 @@ def script(run: Path, config: Config, plan: Plan) -> str:
             "processes": str(per_node),
             "foreign": " ".join((*sorted(FOREIGN), *(f"${{!{prefix}@}}" for prefix in FOREIGN_PREFIXES))),
             "environment": [f"export {name}={value}" for name, value in variables.items()],
+            "again": filled("goes_on.sh" if config.checkpoint.enable else "anew.sh", {}).splitlines(),
+            "patience": str(_notice_s(config)),
+            "restart": str(EXIT_RESTART),
+            "smaller": str(EXIT_SMALLER),
             "torchrun": _torchrun(config.cluster.nodes, per_node),
         },
     )
@@ -139,8 +161,6 @@ def options(run: Path, config: Config, plan: Plan) -> list[str]:
     """The options of sbatch, without those that launch.slurm.extra gives in its own way, and then that."""
     asked = config.launch.slurm
     given = {_INSTEAD.get(name, name) for name in map(option_name, asked.extra)}
-    # Slurm looks at its clock once a minute, and may be as much too early, never too late.
-    grace_s = max(1, math.ceil(config.launch.grace_seconds))
     own = {
         "job-name": run.name,
         "nodes": str(config.cluster.nodes),
@@ -150,7 +170,8 @@ def options(run: Path, config: Config, plan: Plan) -> list[str]:
         "account": asked.account,
         "time": asked.time,
         "qos": asked.qos,
-        "signal": f"TERM@{grace_s}",
+        # Slurm looks at its clock once a minute, and may be as much too early, never too late.
+        "signal": f"TERM@{_notice_s(config)}",
         "requeue": "",
         "open-mode": "append",
         # Relative paths of the config mean the same wherever the script is submitted.
@@ -159,6 +180,11 @@ def options(run: Path, config: Config, plan: Plan) -> list[str]:
     }
     mine = [_option(name, value) for name, value in own.items() if value is not None and name not in given]
     return [*mine, *asked.extra]
+
+
+def _notice_s(config: Config) -> int:
+    """Whole seconds between a signal and the end, 1 at least: 0 would mean something else to Slurm."""
+    return max(1, math.ceil(config.launch.grace_seconds))
 
 
 def _share_of_a_node(gpu: str, count: int) -> dict[str, str | None]:

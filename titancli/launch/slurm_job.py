@@ -16,6 +16,7 @@ from pathlib import Path
 
 from engine.errors import TitanError
 from titancli import report
+from titancli.launch.answers import Stopped, Unanswered, heard_out
 
 FILE = "slurm.json"
 _ANSWERS_WITHIN_S = 30.0
@@ -70,28 +71,47 @@ def require_sbatch() -> None:
 
 
 def submit(script: Path, name: str) -> Job:
-    """Hands a script to Slurm; TitanError with Slurm's own words where it does not take it."""
+    """Hands a script to Slurm; TitanError with Slurm's own words where it does not take it.
+
+    Stopped where this process is asked to end meanwhile: the job is cancelled again, or named.
+    """
     try:
-        asked = _run(*words(script))
-    except subprocess.TimeoutExpired:
+        asked = heard_out(*words(script), within_s=_ANSWERS_WITHIN_S)
+    except Unanswered as silence:
+        if silence.stop_code is not None:
+            report.say(_unknown(name), sys.stderr)
+            raise Stopped(silence.stop_code) from None
         message = f"sbatch has not answered in {_ANSWERS_WITHIN_S:.0f} s"
         raise TitanError(report.error("U191", message, _unknown(name))) from None
-    except KeyboardInterrupt:
-        report.say(_unknown(name), sys.stderr)
-        raise
     except OSError as trouble:
         message = f"sbatch cannot be started: {(trouble.strerror or str(trouble)).lower()}"
         raise TitanError(report.error("U191", message, "see what `sbatch --version` says")) from trouble
-    if asked.returncode != 0:
-        told = " ".join(asked.stderr.replace("sbatch: error: ", "").split())
-        message = f"Slurm does not take the job: {told or f'sbatch exited with {asked.returncode}'}"
+    if asked.exit_code != 0:
+        told = " ".join(asked.err.replace("sbatch: error: ", "").split())
+        message = f"Slurm does not take the job: {told or f'sbatch exited with {asked.exit_code}'}"
         raise TitanError(report.error("U191", message, "set [launch.slurm] to what sinfo and sacctmgr show"))
     # A site's own lines may come before.
-    found = re.search(r"^(\d+)(?:;(\S+))?\s*\Z", asked.stdout, re.MULTILINE)
+    found = re.search(r"^(\d+)(?:;(\S+))?\s*\Z", asked.out, re.MULTILINE)
     if found is None:
-        message = f"sbatch ended well and told no number of a job, but {' '.join(asked.stdout.split())!r}"
+        message = f"sbatch ended well and told no number of a job, but {' '.join(asked.out.split())!r}"
         raise TitanError(report.error("U191", message, _unknown(name)))
-    return Job(found[1], found[2])
+    job = Job(found[1], found[2])
+    if asked.stop_code is not None:
+        _take_back(job)
+        raise Stopped(asked.stop_code)
+    return job
+
+
+def _take_back(job: Job) -> None:
+    """Cancels a job that nobody waits for any more, and says whether that was done."""
+    where = () if job.cluster is None else (f"--clusters={job.cluster}",)
+    try:
+        trouble = _run("scancel", *where, job.id).stderr.strip()
+    except (OSError, subprocess.TimeoutExpired) as error:
+        trouble = str(error)
+    done = f"asked to end: job {job.id} was submitted and is cancelled again"
+    left = f"asked to end, and job {job.id} is in the queue: end it with scancel {job.named()} ({trouble})"
+    report.say(left if trouble else done, sys.stderr)
 
 
 def _unknown(name: str) -> str:

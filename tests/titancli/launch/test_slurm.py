@@ -122,19 +122,40 @@ def test_variables_that_sbatch_heeds_before_the_script_are_named(titan: Callable
     assert ran.err.startswith("before the options of the script, sbatch heeds SBATCH_GPUS, SBATCH_TIMELIMIT\n")
 
 
-def test_a_launch_that_is_interrupted_says_where_to_look_for_the_job(
-    titan_command: tuple[str, ...], tmp_path: Path
-) -> None:
-    path = commands(tmp_path / "bin", sbatch=f"#!/bin/sh\ntouch {tmp_path}/called; exec sleep 60\n")
+def signalled(command: tuple[str, ...], tmp_path: Path, sbatch: str, *numbers: signal.Signals) -> tuple[int, str]:
+    """Exit code and errors of a launch that is sent signals once sbatch has begun."""
+    scancel = f"#!/bin/sh\necho $@ >{tmp_path}/cancelled\n"
+    path = commands(tmp_path / "bin", sbatch=f"#!/bin/sh\ntouch {tmp_path}/called; {sbatch}\n", scancel=scancel)
     environ = os.environ | {"PATH": path}
     launch = subprocess.Popen(
-        [*titan_command, *SLURM], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*command, *SLURM], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
+    assert launch.stderr is not None
+    err = ""
     while not (tmp_path / "called").exists() and launch.poll() is None:
         time.sleep(0.02)
-    os.killpg(launch.pid, signal.SIGINT)
-    _, err = launch.communicate(timeout=30)
-    assert (launch.returncode, "see squeue --me --name=x whether Slurm took the job" in err) == (130, True)
+    for number in numbers:
+        # The whole group, as a terminal does.
+        os.killpg(launch.pid, number)
+        err += launch.stderr.readline()
+    (tmp_path / "signalled").touch()
+    rest = launch.communicate(timeout=30)[1]
+    return launch.returncode, err + rest
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
+def test_a_job_that_is_submitted_while_the_launch_is_asked_to_end_is_cancelled(
+    titan_command: tuple[str, ...], tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    sbatch = f"while [ ! -e {tmp_path}/signalled ]; do sleep 0.05; done; echo 12"
+    told = signalled(titan_command, tmp_path, sbatch, number)
+    assert (told[0], told[1].endswith("asked to end: job 12 was submitted and is cancelled again\n")) == (code, True)
+    assert ((tmp_path / "cancelled").read_text("utf-8"), (tmp_path / "runs").exists()) == ("12\n", False)
+
+
+def test_a_second_interrupt_says_where_to_look_for_the_job(titan_command: tuple[str, ...], tmp_path: Path) -> None:
+    told = signalled(titan_command, tmp_path, "exec sleep 60", signal.SIGINT, signal.SIGINT)
+    assert (told[0], "see squeue --me --name=x whether Slurm took the job" in told[1]) == (130, True)
     assert not (tmp_path / "runs").exists()
 
 
