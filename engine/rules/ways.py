@@ -35,6 +35,7 @@ NODES = "cluster.nodes"
 MOST_TIMES = 4096
 # Logits in eight pieces are an eighth of them; what more pieces save is less than what else stands in memory.
 _CHUNKS = (2, 4, 8)
+_TRIED_FIRST = (LOCAL_BATCH, MICROBATCH, RECOMPUTE, CHUNKS, RESHARD)
 _LAWS = (*DEGREE_RULES, *MESH_RULES, *PIPELINE_RULES, *TRAINING_RULES, *PRECISION_RULES, *HARDWARE_RULES)
 
 Edit: TypeAlias = dict[str, Any]
@@ -137,6 +138,19 @@ def ways_to_fit(f: Facts) -> tuple[Way, ...]:
         return ()
     found = _found(f, is_ample) or (() if fits(memory) else _found(f, fits))
     return tuple(sorted(found, key=lambda way: (not way.keeps_precision, way.adds_gpus, way.slower_pct or 0.0)))
+
+
+def ways_within(f: Facts, enough: Enough) -> tuple[Way, ...]:
+    """The least change of each kind after which a rank's memory is `enough`, in the order in which a person tries them.
+
+    What costs nothing but time comes first, then other layouts, then more hardware, and less precision last.
+    """
+
+    def place(way: Way) -> tuple[bool, bool, int]:
+        first = next((place for place, key in enumerate(_TRIED_FIRST) if key in way.edit), len(_TRIED_FIRST))
+        return not way.keeps_precision, way.adds_gpus, first
+
+    return tuple(sorted(_found(f, enough), key=place))
 
 
 def _found(f: Facts, enough: Enough) -> tuple[Way, ...]:

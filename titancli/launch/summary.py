@@ -9,21 +9,28 @@ import shlex
 import shutil
 import statistics
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED
 from engine.planner.plan import Plan
-from engine.shrink import is_out_of_memory
 from titancli import figures, report
+from titancli.launch import kept
+from titancli.launch.memory_words import lines as shortage_lines
+from titancli.launch.memory_words import shortage_of
+from titancli.launch.memory_words import way_out as more_room
 from titancli.launch.supervise import Ending
-from titancli.monitor.run_state import Failure, RunState, follows
+from titancli.launch.ways_out import way_out
+from titancli.monitor.run_state import Failure, Rank, RunState, follows
 from titancli.rank_logs import rank_logs
 
 # What a run that did all its steps gives as its reason.
 COMPLETED = "completed"
 _MOST_SECONDARY = 3
 _MOST_MESSAGE_LINES = 8
+# A frame of a stack may be two lines.
+_MOST_STACK_LINES = 14
+_LONGEST_SHORTAGE = 200
 # Less than this, and not even an event can be written.
 _LEAST_FREE_BYTES = 16 * 1024
 
@@ -45,10 +52,21 @@ def summary(ending: Ending, plan: Plan, run: Path, *, steps: int) -> str:
         ("loss", f"{figures.loss(state.first_loss)} -> {figures.loss(state.loss)}"),
         ("speed", _speed(state, plan.gpu)),
         ("peak memory", _memory(state, plan, each)),
+        *_saved(run, ending.exit_code),
         ("run folder", str(run)),
         ("next", f"titan monitor {named(run)}; titan logs {named(run)}"),
     )
     return "\n".join((head, *(f"  {label:<12} {text}" for label, text in rows)))
+
+
+def _saved(run: Path, exit_code: int) -> list[tuple[str, str]]:
+    """What is kept of a run, and of one that was stopped how it is gone on with."""
+    if not kept.saves(run):
+        return [] if exit_code == EXIT_OK else [("saved", "nothing, as checkpoint.enable is false")]
+    newest = kept.newest_step(run)
+    if newest is None:
+        return [("saved", "nothing yet: no checkpoint is committed")]
+    return [("saved", f"after step {newest}"), *([("go on with", kept.go_on(run))] if exit_code != EXIT_OK else [])]
 
 
 def _speed(state: RunState, gpu: str) -> str:
@@ -82,23 +100,47 @@ def cause_outside(ending: Ending, run: Path) -> str:
     return f"error[R205]: the disk that holds {run} is full: ranks cannot write what they do\n  fix: make room there"
 
 
-def failure_text(failures: Sequence[Failure], run: Path, *, torchrun_tail: str, outside: str = "") -> str:
+def failure_text(
+    failures: Sequence[Failure],
+    run: Path,
+    *,
+    torchrun_tail: str,
+    outside: str = "",
+    ranks: Mapping[int, Rank] | None = None,
+    plan: Plan | None = None,
+) -> str:
     """The last lines of a failed run: the cause with the way to its log, and then what only followed.
 
-    `outside` is a cause that no rank can tell; it counts where no rank has another.
+    `outside` is a cause that no rank can tell; it counts where no rank has another. `ranks` and `plan` are what is
+    known of the ranks and was planned for them.
     """
     if outside and all(follows(failure) for failure in failures):
-        return "\n".join((outside, *_others(failures)))
+        return "\n".join((outside, *_go_on(run), *_others(failures)))
     if not failures:
         tail = textwrap.indent(torchrun_tail, "  | ") or "  it wrote nothing"
-        return f"error[R201]: the run failed, and no rank said why; the end of torchrun's own log:\n{tail}"
+        head = f"error[R201]: the run failed, and no rank said why; the end of torchrun's own log:\n{tail}"
+        return "\n".join((head, *_go_on(run)))
     first, *others = failures
     lines = [f"error[R202]: rank {first.rank} failed first: {_message(first)}"]
+    short = None if first.ran_out is None or plan is None else shortage_of(first.rank, first.ran_out, plan)
+    if short is not None:
+        lines += [f"  {label:<10} {text}" for label, text in shortage_lines(short)]
     logs = rank_logs(run).get(first.rank)
     if logs is not None:
         lines.append(f"  --> {logs.stderr}")
-    lines.append(f"  fix: {_way_out(first)}; its whole log: titan logs {named(run)} --rank {first.rank}")
-    return "\n".join((*lines, *_others(others)))
+    fix = way_out(first, (ranks or {}).get(first.rank)) if short is None else more_room(short, run)
+    lines.append(f"  fix: {fix}; its whole log: titan logs {named(run)} --rank {first.rank}")
+    return "\n".join((*lines, *_go_on(run), *_others(others)))
+
+
+def _go_on(run: Path) -> list[str]:
+    """How a run that failed is gone on with; nothing where it keeps no checkpoints."""
+    if not kept.saves(run):
+        return []
+    newest = kept.newest_step(run)
+    if newest is None:
+        return [f"  saved: no checkpoint is committed; start it again with: {kept.go_on(run)}"]
+    return [f"  saved: newest checkpoint: step {newest}; go on with: {kept.go_on(run)}"]
 
 
 def _others(others: Sequence[Failure]) -> list[str]:
@@ -120,23 +162,14 @@ def named(run: Path) -> str:
 
 def _message(failure: Failure) -> str:
     """Type and text; the mistakes of a person that the engine found carry their own form."""
+    if failure.ran_out is not None:
+        # Its figures follow, and CUDA's own sentence about them is long.
+        return textwrap.shorten(f"{failure.type}: {failure.message}", _LONGEST_SHORTAGE)
+    most = _MOST_STACK_LINES if failure.type == "StuckRank" else _MOST_MESSAGE_LINES
     lines = failure.message.splitlines() or [""]
-    cut = [*lines[:_MOST_MESSAGE_LINES], *(["..."] if len(lines) > _MOST_MESSAGE_LINES else [])]
+    cut = [*lines[:most], *(["..."] if len(lines) > most else [])]
     head = cut[0] if failure.type == "TitanError" else f"{failure.type}: {cut[0]}".removesuffix(": ")
     return "\n".join((head, *(f"  {line}" for line in cut[1:])))
-
-
-def _way_out(failure: Failure) -> str:
-    if failure.type == "SIGKILL":
-        return "look for the out-of-memory killer in the system's log; a smaller training.local_batch_size takes less"
-    if is_out_of_memory(failure.type, failure.message):
-        return (
-            "set training.local_batch_size lower, activation_checkpoint.mode to selective or full, or use more shards "
-            "(training.on_out_of_memory = shrink lowers the batch by itself)"
-        )
-    if failure.type == "NonFiniteStep":
-        return "lower optimizer.lr, warm up longer (lr_scheduler.warmup_steps), or look at the data of that step"
-    return "mend what it says"
 
 
 def _memory(state: RunState, plan: Plan, each: str) -> str:

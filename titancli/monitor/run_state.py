@@ -144,7 +144,13 @@ class RunState:
         """Failures in the order of cause: those of ranks that only lost their peers come last."""
         failed = [rank for rank in self.ranks.values() if rank.failure is not None]
         failed.sort(key=lambda rank: (*weight(rank.failure), rank.last_time or 0.0, rank.rank))
-        return tuple(dict.fromkeys(rank.failure for rank in failed if rank.failure is not None))
+        told: dict[tuple[int, str, str], Failure] = {}
+        for failure in (rank.failure for rank in failed if rank.failure is not None):
+            key = failure.rank, failure.type, failure.message
+            # All ranks may tell of one's failure; only itself has the figures of its memory.
+            if key not in told or failure.ran_out is not None:
+                told[key] = failure
+        return tuple(told.values())
 
 
 def weight(failure: Failure | None) -> tuple[bool, bool]:
@@ -158,5 +164,7 @@ def follows(failure: Failure | None) -> bool:
         return False
     if failure.type in SEEN_BY_OTHERS:
         return False
+    if failure.type == "PeerFailed":
+        return True
     text = f"{failure.type} {failure.message}".lower()
     return any(sign in text for sign in _PEER_LOST)

@@ -181,7 +181,9 @@ def test_without_the_setting_it_fails_and_says_what_helps(launched: Callable[...
     ran = launched("--training.local_batch_size", "8", limit_bytes=limit)
     assert ran.code == 1
     assert "error[R202]: rank" in ran.err
-    assert "fix: set training.local_batch_size lower" in ran.err
+    assert "moment     step 1, " in ran.err
+    assert "more than ulimit -v = " in ran.err
+    assert "fix: set training.local_batch_size to " in ran.err
     assert "started again" not in ran.out
 
 

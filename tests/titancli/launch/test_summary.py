@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from engine.planner.plan import plan
-from engine.sources import load
+from engine.sources import load, to_toml
 from titancli.launch.summary import cause_outside, failure_text, named, summary
 from titancli.launch.supervise import Ending
 from titancli.monitor.fold import fold
+from titancli.monitor.ran_out import RanOut
 from titancli.monitor.run_state import Failure, RunState
 
 PLAN = plan(load(preset="quickstart", environ={}).config)
@@ -126,3 +127,59 @@ def test_full_disk_is_the_cause_where_ranks_could_write_no_other(
 def test_rank_that_told_its_own_cause_goes_before_what_happened_outside(tmp_path: Path) -> None:
     text = failure_text([failure(1)], tmp_path, torchrun_tail="", outside="error[R205]: full")
     assert text.startswith("error[R202]: rank 1 failed first: ValueError: boom-17")
+
+
+def saving_run(folder: Path, *committed: int) -> Path:
+    """The folder of a run that keeps checkpoints, with some of them."""
+    run = folder / "x"
+    for step in committed:
+        checkpoint = run / "checkpoints" / f"step-{step}"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "manifest.json").write_text("{}", "utf-8")
+    run.mkdir(exist_ok=True)
+    (run / "config.toml").write_text("[checkpoint]\nenable = true\n", "utf-8")
+    return run
+
+
+@pytest.mark.parametrize("code", [130, 143])
+def test_run_that_was_stopped_says_what_it_saved_and_the_line_that_goes_on(code: int, tmp_path: Path) -> None:
+    run = saving_run(tmp_path, 2, 4)
+    text = summary(Ending(exit_code=code, state=state(), seconds=3.0), PLAN, run, steps=40)
+    assert "  saved        after step 4\n" in text
+    assert f"  go on with   titan launch {run}/config.toml --resume --name x\n" in text
+
+
+def test_run_that_was_stopped_before_its_first_checkpoint_says_so(tmp_path: Path) -> None:
+    text = summary(Ending(exit_code=143, state=state(), seconds=3.0), PLAN, saving_run(tmp_path), steps=40)
+    assert "  saved        nothing yet: no checkpoint is committed\n" in text
+
+
+def test_run_that_failed_names_its_newest_checkpoint_and_the_line_that_goes_on(tmp_path: Path) -> None:
+    run = saving_run(tmp_path, 2, 4)
+    line = f"  saved: newest checkpoint: step 4; go on with: titan launch {run}/config.toml --resume --name x"
+    assert failure_text([failure(1)], run, torchrun_tail="").splitlines()[-1] == line
+    assert failure_text([], run, torchrun_tail="", outside="error[R205]: full").splitlines()[-1] == line
+
+
+def test_stack_of_a_stuck_rank_is_shown_below_its_error(tmp_path: Path) -> None:
+    stack = "\n".join(f"from frame {number}" for number in range(9))
+    lines = failure_text([failure(1, "StuckRank", f"rank 1 made no progress\n{stack}")], tmp_path, torchrun_tail="")
+    assert lines.splitlines()[:3] == [
+        "error[R202]: rank 1 failed first: StuckRank: rank 1 made no progress",
+        "  from frame 0",
+        "  from frame 1",
+    ]
+    assert "  from frame 8" in lines
+
+
+def test_out_of_memory_is_told_with_its_figures_and_a_change_that_leaves_room(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(to_toml(load(preset="quickstart", environ={}).config), "utf-8")
+    seen = RanOut(moment="forward", step=1, asked_bytes=1 << 20, free_bytes=1 << 30, total_bytes=1 << 33)
+    short = Failure(rank=1, host=None, type="RuntimeError", message="can't allocate memory " * 20, ran_out=seen)
+    lines = failure_text([short], tmp_path, torchrun_tail="", plan=PLAN).splitlines()
+    assert len(lines[0]) < 250
+    assert lines[1] == (
+        "  moment     step 1, forward: asked for 1.0 MiB, and 1.0 GiB of the machine's 8.0 GiB were free"
+    )
+    assert lines[2].startswith("  planned    ")
+    assert lines[3].startswith("  fix: set training.local_batch_size to ")

@@ -1,0 +1,48 @@
+"""What a run left to go on with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from titancli.launch.kept import go_on, newest_step, saves
+
+
+def write(run: Path, config: str, *committed: int, begun: int | None = None) -> Path:
+    for step in committed:
+        folder = run / "checkpoints" / f"step-{step}"
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text("{}", "utf-8")
+    if begun is not None:
+        (run / "checkpoints" / f"step-{begun}").mkdir(parents=True)
+    (run / "config.toml").write_text(config, "utf-8")
+    return run
+
+
+def test_newest_step_is_one_that_was_committed(tmp_path: Path) -> None:
+    assert newest_step(write(tmp_path, "[checkpoint]\nenable = true\n", 4, 12, begun=16)) == 12
+
+
+def test_checkpoints_are_looked_for_in_their_own_folder(tmp_path: Path) -> None:
+    run = write(tmp_path, '[checkpoint]\nfolder = "kept"\n', 4)
+    assert newest_step(run) is None
+    (run / "checkpoints").rename(run / "kept")
+    assert newest_step(run) == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [("[checkpoint]\nenable = true\n", True), ("[checkpoint]\nenable = false\n", False), ("", False)],
+)
+def test_run_saves_where_its_config_says_so(tmp_path: Path, config: str, *, expected: bool) -> None:
+    assert saves(write(tmp_path, config)) is expected
+
+
+def test_command_that_goes_on_takes_the_runs_own_config(tmp_path: Path) -> None:
+    assert go_on(tmp_path / "my run") == f"titan launch '{tmp_path}/my run/config.toml' --resume --name 'my run'"
+
+
+def test_run_of_a_scheduler_goes_on_with_it(tmp_path: Path) -> None:
+    run = write(tmp_path, '[launch]\nscheduler = "slurm"\n')
+    assert go_on(run).endswith(" --scheduler slurm")

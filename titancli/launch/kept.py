@@ -1,0 +1,45 @@
+"""What a run that has ended left to go on with, and the command that does.
+
+Knows the run folder. Does not know what goes on (`titan launch --resume`), nor when a checkpoint is committed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+from engine.checkpoint.committed import checkpoints_in
+from engine.config import Checkpoint
+from engine.errors import TitanError
+from titancli.monitor.follow import read_config
+
+
+def newest_step(run: Path) -> int | None:
+    """The step of a run's newest committed checkpoint; None where there is none, or none can be read."""
+    try:
+        return checkpoints_in(run / os.path.expanduser(str(_table(run, "checkpoint").get("folder", _FOLDER)))).newest
+    except TitanError:
+        return None
+
+
+def saves(run: Path) -> bool:
+    """Whether the run keeps checkpoints."""
+    return _table(run, "checkpoint").get("enable") is True
+
+
+def go_on(run: Path) -> str:
+    """The line for the shell that goes on with a run where it stands."""
+    scheduler = _table(run, "launch").get("scheduler")
+    more = f" --scheduler {scheduler}" if scheduler in ("slurm", "kubernetes") else ""
+    config, name = shlex.quote(str(run / "config.toml")), shlex.quote(run.name)
+    return f"titan launch {config} --resume --name {name}{more}"
+
+
+_FOLDER = Checkpoint().folder
+
+
+def _table(run: Path, name: str) -> dict[str, Any]:
+    table = read_config(run).get(name)
+    return table if isinstance(table, dict) else {}
