@@ -60,21 +60,37 @@ class Lease:
         os.close(self.handle)
 
 
-def take(run: Path, seen: Launcher | None) -> Lease:
-    """Makes the run folder this process's own; `seen` is the launcher that was found dead in it.
-
-    TitanError R104 where another has taken it since.
-    """
-    handle = os.open(run / LEASE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def lock(run: Path) -> Lease:
+    """Keeps others out of a run folder; TitanError R104 where another holds it, R107 where it cannot be written."""
+    try:
+        handle = os.open(run / LEASE_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as trouble:
+        raise cannot_write(run, trouble) from trouble
     try:
         _lock(handle, run)
-        # Not every file system locks; a name can be taken away by one process only on all of them.
-        _replace(run, seen)
         os.utime(handle)
     except BaseException:
         os.close(handle)
         raise
     return Lease(handle)
+
+
+def take(run: Path, seen: Launcher | None) -> Lease:
+    """Makes a run folder this process's own; `seen` is the launcher that was found dead in it.
+
+    TitanError R104 where another has taken it since, R107 where it cannot be written.
+    """
+    lease = lock(run)
+    try:
+        # Not every file system locks; a name can be taken away by one process only on all of them.
+        _replace(run, seen)
+    except OSError as trouble:
+        lease.close()
+        raise cannot_write(run, trouble) from trouble
+    except BaseException:
+        lease.close()
+        raise
+    return lease
 
 
 def is_held(run: Path, launcher: Launcher | None) -> bool:
@@ -151,6 +167,13 @@ def just_taken(run: Path) -> TitanError:
     """What is said where another launch was faster."""
     fix = f"watch it with titan monitor {run}, or give another --name"
     return TitanError(report.error("R104", f"another launch has just taken {run}", fix, key="job.name"))
+
+
+def cannot_write(run: Path, trouble: OSError) -> TitanError:
+    """What the disk does not take."""
+    message = f"cannot write the run folder {run}: {(trouble.strerror or str(trouble)).lower()}"
+    fix = "make room or set job.dump_folder to a folder that can be written"
+    return TitanError(report.error("R107", message, fix, key="job.dump_folder"))
 
 
 def _is_same(one: Path, other: Path) -> bool:

@@ -22,14 +22,14 @@ from engine.sources import Loaded
 from titancli import report
 from titancli.disk import look_at_disk, room_finding
 from titancli.launch.detach import detach
-from titancli.launch.lease import Lease, take, wait_for_the_last
+from titancli.launch.lease import Lease, lock, take, wait_for_the_last
 from titancli.launch.network import interface_to
-from titancli.launch.roll_call import NotMet, card_of, check_place, listener_of
+from titancli.launch.roll_call import NotMet, card_of, check_place
 from titancli.launch.run_folder import Place, alone_in, choose, create
 from titancli.launch.start import Ready, say_beginning, train
 from titancli.launch.together import meet
 from titancli.launch.torchrun import Command, command, foreign
-from titancli.monitor.follow import folder_of_runs
+from titancli.monitor.follow import LAUNCHER_FILE, folder_of_runs
 from titancli.resume import look_at_start
 
 if TYPE_CHECKING:
@@ -78,15 +78,9 @@ class Here:
 
 def launch_here(here: Here, place: Place) -> int:
     """Trains in a folder that was free a moment ago; returns the exit code."""
-    if here.meeting is not None:
-        check_place(here.meeting)
     if here.options.dry_run:
         return _say_what_would_run(here, place.run)
-    if here.meeting is not None:
-        listener_of(here.meeting).close()
     _say_ignored()
-    if place.taken or place.resumed is not None:
-        wait_for_the_last(place.run)
     taken = _take(here, place.run.parent)
     if isinstance(taken, Path):
         return say_complete(taken, here.loaded)
@@ -104,21 +98,51 @@ def _take(here: Here, runs: Path) -> tuple[Ready, Lease] | Path:
         place = here.place()
         if isinstance(place, Path):
             return place
-        torchrun, resumed = here.torchrun(place.run), place.resumed
-        if resumed is None:
-            aside = create(place, here.loaded, here.plan, str(torchrun))
-            if aside:
-                report.say(f"the old run folder is now {aside}")
-            ready = Ready(run=place.run, torchrun=torchrun, corpus=here.corpus, node=here.node)
-            return ready, take(place.run, None)
-        lease = take(place.run, resumed.launcher)
-        create(place, here.loaded, here.plan, str(torchrun))
-    if resumed.changed:
-        report.say(f"other than at its last launch: {resumed.changed}")
-    goes_on = resumed.text(here.loaded.config.training.steps)
-    began = resumed.start.step or 0
-    ready = Ready(run=place.run, torchrun=torchrun, corpus=here.corpus, goes_on=goes_on, began=began, node=here.node)
-    return ready, lease
+        # What is there already is this launch's from here on; what is not, once it is made.
+        old = _hold(place)
+        made = create(place, here.loaded, here.plan, str(here.torchrun(place.run))) if old is None else ""
+        lease = take(place.run, None) if old is None else old
+    if old is not None:
+        place, made, lease = _follow(here, place, old)
+    if made:
+        report.say(f"the old run folder is now {made}")
+    torchrun = here.torchrun(place.run)
+    ready = Ready(run=place.run, torchrun=torchrun, corpus=here.corpus, node=here.node, aside=made)
+    if place.resumed is None:
+        return ready, lease
+    if place.resumed.changed:
+        report.say(f"other than at its last launch: {place.resumed.changed}")
+    goes_on = place.resumed.text(here.loaded.config.training.steps)
+    return replace(ready, goes_on=goes_on, began=place.resumed.start.step or 0), lease
+
+
+def _hold(place: Place) -> Lease | None:
+    """The right to a folder that an earlier launch has left; None where none has."""
+    if place.resumed is not None:
+        return take(place.run, place.resumed.launcher)
+    return lock(place.run) if place.taken and os.path.isfile(place.run / LAUNCHER_FILE) else None
+
+
+def _follow(here: Here, place: Place, old: Lease) -> tuple[Place, str, Lease]:
+    """Takes over from an earlier launch once its last process is gone, which may have saved once more until then.
+
+    The place with what is there now, where its folder was moved to, and the lease.
+    """
+    try:
+        wait_for_the_last(place.run)
+    except TitanError:
+        if place.resumed is not None and place.resumed.launcher is not None:
+            place.resumed.launcher.write(place.run)
+        raise
+    if place.resumed is not None:
+        _, start = look_at_start(here.loaded)
+        place = replace(place, resumed=replace(place.resumed, start=start))
+    aside = create(place, here.loaded, here.plan, str(here.torchrun(place.run)))
+    if place.resumed is not None:
+        return place, aside, old
+    lease = take(place.run, None)
+    old.close()
+    return place, aside, lease
 
 
 def launch_with_others(here: Here, meeting: Meeting) -> int:
@@ -154,8 +178,6 @@ def _make(here: Here, meeting: Meeting) -> tuple[Ready, Lease] | Path:
     place = here.place()
     if isinstance(place, Path):
         return place
-    if place.taken or place.resumed is not None:
-        wait_for_the_last(place.run)
     return _take(here, place.run.parent)
 
 

@@ -28,6 +28,7 @@ _PHASES = {
     "train": "training",
 }
 _STILL_S = 15.0
+_AT_WORK = "its ranks are at work; node 0 tells of the steps"
 
 
 class Display(Protocol):
@@ -46,15 +47,17 @@ class Display(Protocol):
         """Writes one line above whatever moves."""
 
 
-def display(steps: int) -> Display:
-    """The display that stdout can carry."""
+def display(steps: int, *, tells_steps: bool = True) -> Display:
+    """The display that stdout can carry; without `tells_steps` rank 0 writes its steps elsewhere."""
+    if not tells_steps:
+        return Part(steps)
     return Bar(steps) if report.is_screen(sys.stdout) else Lines(steps)
 
 
 def doing(state: RunState) -> str:
     """What the run is at, in words: starting until its first rank speaks."""
     name = state.phase or ("train" if state.step is not None else "build" if state.ranks else "")
-    if name == "train" and state.step is None:
+    if name == "train" and state.loss is None:
         return "first step"
     return _PHASES.get(name, name)
 
@@ -84,20 +87,24 @@ class Lines:
 
     def show(self, state: RunState) -> None:
         """Says what is new."""
-        for warning in state.warnings:
-            if warning not in self._warned:
-                self._warned.add(warning)
-                self.note(f"warning: {warning}")
+        self.show_warnings(state)
         now_s = time.monotonic()
         phase, step = self._told
         if doing(state) != phase:
             self._phase_since_s = now_s
             if state.step is None or doing(state) != _PHASES["train"]:
                 self._say(state, doing(state))
-        if state.step is not None and state.step != step:
+        if state.step not in (None, step) and state.loss is not None:
             self._say(state, self._step(state))
         elif now_s - self._since_s > _STILL_S and state.step is None:
             self._say(state, f"still {doing(state)} ({figures.duration(now_s - self._phase_since_s)})")
+
+    def show_warnings(self, state: RunState) -> None:
+        """Says each warning once."""
+        for warning in state.warnings:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                self.note(f"warning: {warning}")
 
     def note(self, text: str) -> None:
         """Writes one line."""
@@ -186,6 +193,17 @@ def quietly_say(text: str, *, tint: str = "") -> None:
         report.say(text, tint=tint)
     except OSError:
         report.lose(sys.stdout)
+
+
+class Part(Lines):
+    """The part of a run that one of several machines has, where rank 0 tells of the steps on another's disk."""
+
+    def show(self, state: RunState) -> None:
+        """Says once that its ranks are at work, and what they warn of."""
+        self.show_warnings(state)
+        if state.ranks and _AT_WORK not in self._warned:
+            self._warned.add(_AT_WORK)
+            self.note(_AT_WORK)
 
 
 def _rich_bar() -> Progress:

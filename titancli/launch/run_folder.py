@@ -26,7 +26,7 @@ from engine.planner.plan import Plan
 from engine.settled import FILE, settled_by, write_settled
 from engine.sources import Loaded, to_toml
 from titancli import report
-from titancli.launch.lease import just_taken
+from titancli.launch.lease import cannot_write, just_taken
 from titancli.launch.taken import Resumed, at_name, judge_taken
 from titancli.monitor.follow import LAUNCHER_FILE, Launcher, folder_of_runs
 
@@ -240,6 +240,4 @@ def _told(run: Path) -> Iterator[None]:
     try:
         yield
     except OSError as trouble:
-        message = f"cannot write the run folder {run}: {(trouble.strerror or str(trouble)).lower()}"
-        fix = "make room or set job.dump_folder to a folder that can be written"
-        raise TitanError(report.error("R107", message, fix, key="job.dump_folder")) from trouble
+        raise cannot_write(run, trouble) from trouble

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, EXIT_TERMINATED
+from engine.errors import EXIT_RUN_FAILED
 from engine.planner.plan import Plan
 from engine.sources import Loaded
 from titancli import report
@@ -21,11 +22,11 @@ from titancli.launch.peers import Peers
 from titancli.launch.processes import adopt_orphans
 from titancli.launch.progress import display, quietly_say
 from titancli.launch.restart import Restarts
-from titancli.launch.summary import cause_outside, failure_text, summary
+from titancli.launch.summary import STOPPED_WELL, cause_outside, failure_text, part_summary, summary
 from titancli.launch.supervise import Ending, Signals, supervise
 from titancli.launch.torchrun import Command
 from titancli.monitor.failure import failures_of
-from titancli.monitor.follow import Launcher
+from titancli.monitor.follow import Follower, Launcher
 from titancli.rank_logs import text_of, torchrun_logs
 
 
@@ -35,6 +36,7 @@ class Ready:
 
     `goes_on` is where an earlier launch of it is gone on with, and `began` the step; `corpus` what it reads. `node` is
     the number of this machine where the run is on several; `joins`: the folder is the launcher's of another of them.
+    `aside` is where the folder that stood there is now.
     """
 
     run: Path
@@ -44,6 +46,12 @@ class Ready:
     began: int = 0
     node: int | None = None
     joins: bool = False
+    aside: str = ""
+
+    @property
+    def tells_steps(self) -> bool:
+        """Whether what rank 0 tells is written into this folder, and not on the disk of another machine."""
+        return self.joins or not self.node
 
 
 def train(ready: Ready, loaded: Loaded, plan: Plan, lease: Lease | None, peers: Peers | None = None) -> int:
@@ -55,6 +63,7 @@ def train(ready: Ready, loaded: Loaded, plan: Plan, lease: Lease | None, peers: 
     say_beginning(ready, loaded, plan)
     adopt_orphans()
     restarts = Restarts(config, run, began=ready.began)
+    began_s, all_attempts = time.monotonic(), Follower(run, from_now=True)
     try:
         with lease.kept() if lease is not None else contextlib.nullcontext(), Signals() as signals:
             while True:
@@ -62,7 +71,7 @@ def train(ready: Ready, loaded: Loaded, plan: Plan, lease: Lease | None, peers: 
                     ready.torchrun,
                     run,
                     grace_s=config.launch.grace_seconds,
-                    display=lambda: display(config.training.steps),
+                    display=lambda: display(config.training.steps, tells_steps=ready.tells_steps),
                     signals=signals,
                     node=ready.node,
                     others=peers,
@@ -90,7 +99,13 @@ def train(ready: Ready, loaded: Loaded, plan: Plan, lease: Lease | None, peers: 
         # Where even this little does not fit the disk any more, the events still tell how the run ended.
         with contextlib.suppress(OSError):
             replace(Launcher.this_process(), exit_code=ending.exit_code).write(run)
-    say_ending(ending, plan, run, config.training.steps)
+    ending = replace(ending, seconds=time.monotonic() - began_s)
+    if ending.exit_code != EXIT_RUN_FAILED:
+        ending = replace(ending, state=all_attempts.read())
+    if ready.tells_steps or ending.exit_code not in STOPPED_WELL:
+        say_ending(ending, plan, run, config.training.steps)
+    else:
+        quietly_say(part_summary(ending, run))
     return ending.exit_code
 
 
@@ -107,12 +122,13 @@ def say_beginning(ready: Ready, loaded: Loaded, plan: Plan) -> None:
 
 def say_ending(ending: Ending, plan: Plan, run: Path, steps: int) -> None:
     """Says how a run went, or on stderr which rank failed first and why."""
-    if ending.exit_code in (EXIT_OK, EXIT_INTERRUPTED, EXIT_TERMINATED):
+    if ending.exit_code in STOPPED_WELL:
         quietly_say(summary(ending, plan, run, steps=steps))
         return
     tail = "\n".join("\n".join(text_of(log, 4096) for log in torchrun_logs(run)).splitlines()[-10:])
     failures, outside = failures_of(run, ending.state), cause_outside(ending, run)
     try:
-        report.say(failure_text(failures, run, torchrun_tail=tail, outside=outside), sys.stderr, tint="bad")
+        text = failure_text(failures, run, torchrun_tail=tail, outside=outside, ranks=ending.state.ranks, plan=plan)
+        report.say(text, sys.stderr, tint="bad")
     except OSError:
         report.lose(sys.stderr)
