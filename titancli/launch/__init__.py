@@ -126,8 +126,11 @@ def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options, meeti
         look_at_checkpoints,
         say_complete,
     )
+    from titancli.launch.roll_call import look_at_place
     from titancli.launch.run_folder import choose
 
+    if meeting is not None:
+        look_at_place(meeting, starts=not options.dry_run)
     here = Here(loaded=loaded, plan=plan, machine=machine, options=options, corpus="", meeting=meeting)
     if meeting is not None and not meeting.is_head:
         # Whether the run folder is this machine's to judge is known only when machine 0 has been met.

@@ -23,7 +23,7 @@ _EXAMPLE = "--rdzv-endpoint node0:29500"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """How many machines meet, which of them this is, and where: an address of machine 0 and a free port there.
+    """How many machines meet, which of them this is, and where: an address of node 0 and a free port there.
 
     `interface` is this machine's, by which the others are to be reached; None while that is not known.
     """
@@ -71,7 +71,7 @@ def meeting_of(options: Options, loaded: Loaded) -> Meeting | None:
     host, port, wrong_place = _place(options.rdzv_endpoint, nodes)
     wrong = [finding for finding in (wrong_rank, wrong_place) if finding is not None]
     if nodes > 1 and not loaded.config.job.name:
-        message = f"{nodes} machines need one name for their run"
+        message = f"{nodes} nodes need one name for their run"
         wrong.append(report.error("R145", message, "give --name NAME, the same on all of them", key="job.name"))
     if wrong:
         raise TitanError(*wrong)
@@ -83,15 +83,13 @@ def _rank(given: str | None, nodes: int) -> tuple[int, Finding | None]:
     if given is None:
         if nodes == 1:
             return 0, None
-        message = f"one of {nodes} machines needs to know which one it is"
+        message = f"one of {nodes} nodes needs to know which one it is"
         return 0, report.error(
             "R141", message, f"give --node-rank K: 0 where they meet, up to {nodes - 1} on the others"
         )
     if not re.fullmatch(r"[0-9]{1,6}", given) or int(given) >= nodes:
         fix = "leave it out, or give --nnodes N too" if nodes == 1 else f"give one of 0 to {nodes - 1}"
-        message = (
-            f"--node-rank = {given} is none of {nodes} machine{'s' if nodes > 1 else ''}, which are counted from 0"
-        )
+        message = f"--node-rank = {given} is none of {nodes} node{'s' if nodes > 1 else ''}, which are counted from 0"
         return 0, report.error("R142", message, fix)
     return int(given), None
 
@@ -101,8 +99,8 @@ def _place(given: str | None, nodes: int) -> tuple[str, int, Finding | None]:
     if given is None:
         if nodes == 1:
             return "", 0, None
-        message = f"{nodes} machines need a place to meet"
-        fix = f"give {_EXAMPLE}: a name or address of machine 0 and a free port there, the same on all of them"
+        message = f"{nodes} nodes need a place to meet"
+        fix = f"give {_EXAMPLE}: a name or address of node 0 and a free port there, the same on all of them"
         return "", 0, report.error("R143", message, fix)
     bracketed = re.fullmatch(r"\[(?P<host>[^\[\]]*)\](?::(?P<port>.*))?", given.strip())
     if bracketed is None and given.count(":") > 1:
@@ -111,16 +109,16 @@ def _place(given: str | None, nodes: int) -> tuple[str, int, Finding | None]:
     host, _, port = given.strip().partition(":") if bracketed is None else (bracketed["host"], ":", bracketed["port"])
     if not host or not _HOST.fullmatch(host):
         message = f"--rdzv-endpoint = {given} names no host"
-        return "", 0, report.error("R144", message, f"give a name or address of machine 0 and a port: {_EXAMPLE}")
+        return "", 0, report.error("R144", message, f"give a name or address of node 0 and a port: {_EXAMPLE}")
     if not port:
         message = f"--rdzv-endpoint = {given} has no port"
-        fix = f"give one that is free on machine 0: --rdzv-endpoint {given.strip().rstrip(':')}:29500"
+        fix = f"give one that is free on node 0: --rdzv-endpoint {given.strip().rstrip(':')}:29500"
         return "", 0, report.error("R144", message, fix)
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
         message = f"--rdzv-endpoint = {given}: {port} is not a port"
         return (
             "",
             0,
-            report.error("R144", message, "give a number from 1 to 65535 that is free on machine 0, such as 29500"),
+            report.error("R144", message, "give a number from 1 to 65535 that is free on node 0, such as 29500"),
         )
     return host, int(port), None

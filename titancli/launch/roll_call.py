@@ -164,7 +164,7 @@ def _difference(mine: Message, theirs: Message, guest: Guest, guests: dict[int, 
         message = f"{guest} was called with --nnodes {theirs.get('nodes')}, and node 0 with --nnodes {mine['nodes']}"
         return report.error("R150", message, "give the same number on all of them")
     if guest.rank in guests:
-        message = f"two machines call themselves node {guest.rank}: {guests[guest.rank].host} and {guest.host}"
+        message = f"two of them call themselves node {guest.rank}: {guests[guest.rank].host} and {guest.host}"
         return report.error("R149", message, "give each its own --node-rank")
     told = _differences(mine.get("config", {}), theirs.get("config", {}))
     if told:
@@ -251,13 +251,21 @@ def check_place(meeting: Meeting) -> tuple[str, ...]:
         fix = "give a name that every node can look up, or node 0's address"
         raise TitanError(report.error("R146", message, fix)) from None
     if meeting.is_head and not any(network.is_here(address) for address in addresses):
+        meant = f" ({', '.join(addresses)})" if addresses != (meeting.host,) else ""
         message = (
-            f"{meeting.host} ({', '.join(addresses)}) is no address of this machine ({socket.gethostname()}), "
+            f"{meeting.host}{meant} is no address of this machine ({socket.gethostname()}), "
             "and node 0 is where the others come"
         )
         fix = "give an address of this machine, or --node-rank 0 to the machine that has that one"
         raise TitanError(report.error("R154", message, fix))
     return addresses
+
+
+def look_at_place(meeting: Meeting, *, starts: bool) -> None:
+    """TitanError where the place is none to meet at, before anything that takes long; `starts`: its port is needed."""
+    check_place(meeting)
+    if starts and meeting.is_head:
+        listener_of(meeting).close()
 
 
 def listener_of(meeting: Meeting) -> socket.socket:

@@ -26,6 +26,8 @@ from titancli.rank_logs import rank_logs
 
 # What a run that did all its steps gives as its reason.
 COMPLETED = "completed"
+# How a run may end without having failed, by its exit code.
+STOPPED_WELL = {EXIT_OK: "done", EXIT_INTERRUPTED: "interrupted", EXIT_TERMINATED: "stopped by a signal"}
 _MOST_SECONDARY = 3
 _MOST_MESSAGE_LINES = 8
 # A frame of a stack may be two lines.
@@ -40,11 +42,8 @@ def summary(ending: Ending, plan: Plan, run: Path, *, steps: int) -> str:
     state = ending.state
     each = "process" if plan.gpu == "cpu" else "GPU"
     done = f"{state.step} of {steps} steps" if state.step is not None else "no step"
-    head = {
-        EXIT_OK: f"done: {done} in {figures.duration(ending.seconds)}",
-        EXIT_INTERRUPTED: f"interrupted: {done} logged after {figures.duration(ending.seconds)}",
-        EXIT_TERMINATED: f"stopped by a signal: {done} logged after {figures.duration(ending.seconds)}",
-    }[ending.exit_code]
+    took = "in" if ending.exit_code == EXIT_OK else "logged after"
+    head = f"{STOPPED_WELL[ending.exit_code]}: {done} {took} {figures.duration(ending.seconds)}"
     reason = state.ranks[0].reason_ended if 0 in state.ranks else None
     early = ending.exit_code == EXIT_OK and reason not in (None, COMPLETED)
     rows = (
@@ -67,6 +66,12 @@ def _saved(run: Path, exit_code: int) -> list[tuple[str, str]]:
     if newest is None:
         return [("saved", "nothing yet: no checkpoint is committed")]
     return [("saved", f"after step {newest}"), *([("go on with", kept.go_on(run))] if exit_code != EXIT_OK else [])]
+
+
+def part_summary(ending: Ending, run: Path) -> str:
+    """The same where rank 0 tells of the run on another machine's disk."""
+    head = f"{STOPPED_WELL[ending.exit_code]}: this node's part, after {figures.duration(ending.seconds)}"
+    return f"{head}; node 0 tells of steps and loss\n  run folder   {run}"
 
 
 def _speed(state: RunState, gpu: str) -> str:

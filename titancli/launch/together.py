@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.config import Config
-from engine.errors import TitanError
+from engine.errors import EXIT_RUN_FAILED, TitanError
 from titancli import report
 from titancli.launch import network
 from titancli.launch.lease import Lease
@@ -25,13 +25,13 @@ from titancli.launch.progress import quietly_say
 from titancli.launch.roll_call import (
     Guest,
     NotMet,
-    check_place,
     come,
     gather,
     listener_of,
     raise_if_refused,
     refusal,
 )
+from titancli.launch.run_folder import withdraw
 from titancli.launch.start import Ready
 from titancli.launch.wire import Line, Message
 from titancli.monitor.follow import folder_of_runs
@@ -61,7 +61,6 @@ def meet(meeting: Meeting, card: Message, config: Config, *, make: Make, join: J
 
     TitanError or NotMet where they do not fit together, or one of them does not come or cannot go on.
     """
-    check_place(meeting)
     timeout_s = float(config.comm.init_timeout_seconds)
     silence_s = float(config.comm.train_timeout_seconds)
     if meeting.is_head:
@@ -101,12 +100,21 @@ def _receive(meeting: Meeting, card: Message, *, timeout_s: float, silence_s: fl
             guest.line.send({"go": marker})
         for guest in guests:
             _require_ready(guest, guests)
+    except NotMet:
+        _give_back(ready, lease)
+        raise
     finally:
         with contextlib.suppress(OSError):
             (ready.run / marker).unlink()
     for guest in guests:
         guest.line.send({"start": True})
     return Met(ready=ready, lease=lease, peers=Peers(0, guests, silence_s=silence_s))
+
+
+def _give_back(ready: Ready, lease: Lease) -> None:
+    """Nothing was started in the run folder that was made, so nothing is to be in the way of the next launch."""
+    lease.close()
+    withdraw(ready.run, ready.aside)
 
 
 def _require_ready(guest: Guest, guests: list[Guest]) -> None:
@@ -118,7 +126,8 @@ def _require_ready(guest: Guest, guests: list[Guest]) -> None:
     finding = report.error(
         "R156", f"{guest} cannot go on: {why}", f"mend that on {guest.host}, and launch again on all"
     )
-    failed = NotMet(finding)
+    code = answer.get("exit_code") if answer is not None else None
+    failed = NotMet(finding, code if isinstance(code, int) else EXIT_RUN_FAILED)
     for other in guests:
         if other is not guest:
             other.line.send(refusal(finding, failed.exit_code))
@@ -154,10 +163,15 @@ def _follow(
                 raise TitanError(report.error("R156", message, "give another --name, or move that folder aside"))
             ready, lease = made
     except TitanError as mistake:
-        line.send({"failed": mistake.findings[0].message})
+        line.send({"failed": mistake.findings[0].message, "exit_code": mistake.exit_code})
         raise
     line.send({"ready": True})
-    _next(meeting, line, timeout_s)
+    try:
+        _next(meeting, line, timeout_s)
+    except NotMet:
+        if lease is not None:
+            _give_back(ready, lease)
+        raise
     head = Guest(rank=0, host=meeting.host, line=line)
     return Met(ready=ready, lease=lease, peers=Peers(meeting.rank, [head], silence_s=silence_s))
 
