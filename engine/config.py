@@ -287,7 +287,7 @@ class Checkpoint(Section):
     load_step: Annotated[int, Field(ge=-1)] = -1
     """Step to load; -1: the newest committed one."""
     initial_load_path: str | None = None
-    """Checkpoint to start from where the run has none of its own."""
+    """Checkpoint (a step's folder, or that of several) whose weights alone a run without its own starts from."""
     initial_load_in_hf: bool = False
     """`initial_load_path` holds Hugging Face safetensors."""
     last_save_in_hf: bool = False

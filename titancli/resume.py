@@ -1,6 +1,7 @@
 """The checkpoint that a run of a config would go on from, looked at before it is started.
 
-Knows which folders hold it. Does not know when a checkpoint is committed (engine/checkpoint/committed).
+Knows which folders hold it. Does not know which of them is loaded, nor what it must have in common with the run
+(engine/checkpoint/beginning).
 """
 
 from __future__ import annotations
@@ -8,18 +9,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from engine.checkpoint.committed import (
-    MANIFEST,
-    Checkpoints,
-    checkpoints_in,
-    is_committed,
-    step_folder,
-    step_to_load,
-    torn_finding,
-)
+from engine.checkpoint.beginning import checkpoints_of, initial_checkpoint, loadable
+from engine.checkpoint.committed import Checkpoints, checkpoints_in, step_folder, whole_step_to_load
+from engine.checkpoint.manifest import changes
 from engine.errors import Finding, Severity, TitanError
+from engine.planner.plan import Plan
 from engine.sources import Loaded, locate
 from titancli.monitor.follow import folder_of_runs
 
@@ -42,26 +38,30 @@ class Start:
         """One line for people."""
         if self.path is None:
             return f"at its first step: no checkpoint in {self.own.folder}"
-        return f"after step {self.step}: {self.path}" if self.step is not None else f"with what {self.path} holds"
+        return f"after step {self.step}: {self.path}" if self.step is not None else f"with the weights of {self.path}"
 
     def to_json(self) -> dict[str, Any]:
         """`here.start` of `titan validate --json`."""
         return {"step": self.step, "path": None if self.path is None else str(self.path)}
 
 
-def look_at_start(loaded: Loaded) -> tuple[list[Finding], Start]:
+def look_at_start(loaded: Loaded, plan: Plan | None = None) -> tuple[list[Finding], Start]:
     """What a run of this config would begin with, as far as it is on this machine, and what is wrong with that.
 
-    Asked where checkpoint.enable or checkpoint.initial_load_path is set.
+    Asked where checkpoint.enable or checkpoint.initial_load_path is set. With the plan of the run it is also told
+    whether the checkpoint is one of that model.
     """
     checkpoint = loaded.config.checkpoint
     found: list[Finding] = []
     start = Start(own=Checkpoints(folder=_own_folder(loaded)))
     if checkpoint.enable:
         found, start = _own(loaded)
+    what: Literal["all", "weights"] = "all" if start.step is not None else "weights"
     if checkpoint.initial_load_path is not None:
         more, initial = _initial(checkpoint.initial_load_path, in_hf=checkpoint.initial_load_in_hf)
         found, start = [*found, *more], replace(start, path=start.path or initial)
+    if plan is not None and start.path is not None and not (what == "weights" and checkpoint.initial_load_in_hf):
+        found += _misfits(loaded, plan, start.path, what=what)
     if checkpoint.load_step == -1:
         # A key that nobody wrote has no line to point at; the switch that saves has.
         found = [
@@ -72,10 +72,19 @@ def look_at_start(loaded: Loaded) -> tuple[list[Finding], Start]:
     return [replace(finding, file=at.file, line=at.line, source=at.source) for finding, at in placed], start
 
 
+def _misfits(loaded: Loaded, plan: Plan, path: Path, *, what: Literal["all", "weights"]) -> list[Finding]:
+    """What keeps the checkpoint from being loaded into this run, or is other than it was."""
+    try:
+        loading = loadable(path, loaded.config, plan, what=what)
+    except TitanError as mistake:
+        return list(mistake.findings)
+    return changes(loading.manifest, loaded.config, data={}, path=path) if what == "all" else []
+
+
 def _own_folder(loaded: Loaded) -> Path:
     """The folder of a run's checkpoints; that of a run without a name is called as no other, so it stands for it."""
-    job, checkpoint = loaded.config.job, loaded.config.checkpoint
-    return folder_of_runs(job.dump_folder) / (job.name or f"{loaded.stem}-...") / os.path.expanduser(checkpoint.folder)
+    job = loaded.config.job
+    return checkpoints_of(loaded.config, folder_of_runs(job.dump_folder) / (job.name or f"{loaded.stem}-..."))
 
 
 def _own(loaded: Loaded) -> tuple[list[Finding], Start]:
@@ -88,11 +97,10 @@ def _own(loaded: Loaded) -> tuple[list[Finding], Start]:
         return [_finding("D623", _LOAD_STEP, message, "see to it where the run starts", severity="warning")], start
     try:
         start = replace(start, own=checkpoints_in(folder))
-        step = step_to_load(start.own, load_step)
+        step, warnings = whole_step_to_load(start.own, load_step)
     except TitanError as mistake:
         return list(mistake.findings), start
-    torn = [torn_finding(start.own)] if start.own.torn and load_step == -1 else []
-    return torn, replace(start, step=step, path=None if step is None else folder / step_folder(step))
+    return list(warnings), replace(start, step=step, path=None if step is None else folder / step_folder(step))
 
 
 def _initial(written: str, *, in_hf: bool) -> tuple[list[Finding], Path | None]:
@@ -101,7 +109,7 @@ def _initial(written: str, *, in_hf: bool) -> tuple[list[Finding], Path | None]:
     if not os.path.exists(path):
         message, fix = f"initial_load_path = {written} is not on this machine", "name one that is where the run starts"
         return [_finding("D623", _INITIAL, message, fix, severity="warning")], None
-    if in_hf and _holds_safetensors(path):
+    if in_hf and any(path.glob("*.safetensors")):
         return [], path
     if in_hf:
         message, fix = (
@@ -109,21 +117,11 @@ def _initial(written: str, *, in_hf: bool) -> tuple[list[Finding], Path | None]:
             "name a Hugging Face model's folder",
         )
         return [_finding("D624", _INITIAL, message, fix)], None
-    if is_committed(path):
-        return [], path
-    inside = checkpoints_in(path) if os.path.isdir(path) else Checkpoints(folder=path)
-    if inside.newest is not None:
-        torn = [replace(torn_finding(inside), key=_INITIAL)] if inside.torn else []
-        return torn, path / step_folder(inside.newest)
-    fix = "set initial_load_in_hf to true" if _holds_safetensors(path) else "name a step that was saved to its end"
-    message = (
-        f"initial_load_path = {written} is no committed checkpoint: it has no whole {MANIFEST}, nor a step that has"
-    )
-    return [_finding("D624", _INITIAL, message, fix)], None
-
-
-def _holds_safetensors(path: Path) -> bool:
-    return any(path.glob("*.safetensors"))
+    try:
+        path, warnings = initial_checkpoint(written)
+    except TitanError as mistake:
+        return list(mistake.findings), None
+    return list(warnings), path
 
 
 def _finding(rule: str, key: str, message: str, fix: str, *, severity: Severity = "error") -> Finding:

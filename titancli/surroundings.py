@@ -65,7 +65,7 @@ def look_around(
     if reads_it and (checkpoint.enable or checkpoint.initial_load_path is not None):
         from titancli.resume import look_at_start
 
-        more, start = look_at_start(loaded)
+        more, start = look_at_start(loaded, checked.plan)
         findings += more
         if checkpoint.enable and checked.plan is not None:
             found, disk = _room(loaded, checked, start, free_bytes)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from engine.features.row import Feature, under, unless
 
 CHECKPOINT: tuple[Feature, ...] = (
-    Feature(key="checkpoint.enable", built=False),
-    *under("checkpoint.enable", "folder", "interval", "async_mode", "keep_latest_k", "load_step", "last_save_in_hf"),
+    Feature(key="checkpoint.enable"),
+    *under("checkpoint.enable", "folder", "interval", "keep_latest_k", "load_step", built=True),
+    *under("checkpoint.enable", "async_mode", "last_save_in_hf"),
     *under("checkpoint.last_save_in_hf", "export_dtype"),
-    Feature(key="checkpoint.initial_load_path", built=False),
+    Feature(key="checkpoint.initial_load_path", note=lambda _: "its weights, where the run has no checkpoint yet"),
     Feature(key="checkpoint.initial_load_in_hf", built=False),
 )
 

@@ -85,6 +85,11 @@ READ_BY: dict[str, str] = {
             "metrics.log_freq",
             "comm.train_timeout_seconds",
         ),
+        "engine/checkpoint/beginning.py": tuple(
+            f"checkpoint.{name}" for name in ("enable", "folder", "load_step", "initial_load_path")
+        ),
+        "engine/saving.py": ("checkpoint.interval", "checkpoint.keep_latest_k"),
+        "engine/starting.py": ("comm.save_timeout_seconds",),
         "engine/loop.py": (
             "comm.init_timeout_seconds",
             "debug.seed",

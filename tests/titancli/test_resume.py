@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from engine.checkpoint.manifest import manifest_of
+from engine.planner.plan import plan
 from engine.sources import Flag, Loaded, load
 from titancli.resume import look_at_start
 
@@ -26,9 +28,16 @@ def loaded(tmp_path: Path) -> Callable[..., Loaded]:
     return build
 
 
-def save(folder: Path, *, whole: bool = True) -> None:
+def save(folder: Path, *, whole: bool = True, **keys: str) -> None:
+    """A checkpoint of quickstart as the folder's name tells its step, or of a config with other keys."""
+    flags = [Flag(key.replace("__", "."), value, f"--{key}") for key, value in keys.items()]
+    config = load(preset="quickstart", flags=flags, environ={}).config
+    step = int(folder.name.partition("-")[2] or 0)
+    manifest = manifest_of(config, plan(config), step=step, samples=16 * step, updates=step, data={}, versions={})
     folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text("{}" if whole else "", "utf-8")
+    (folder / "__0_0.distcp").write_bytes(b"shard")
+    written = manifest.with_files({"__0_0.distcp": 5}).to_json()
+    (folder / "manifest.json").write_text(json.dumps(written) if whole else "", "utf-8")
 
 
 def rules(loaded: Loaded) -> list[tuple[str, str, str]]:
@@ -95,7 +104,7 @@ def test_an_initial_checkpoint_is_a_step_or_the_newest_of_a_folder(
         ([], tmp_path / "old" / "step-3"),
         ([], tmp_path / "old" / "step-20"),
     ]
-    assert starts[0][1].text == f"with what {tmp_path}/old/step-3 holds"
+    assert starts[0][1].text == f"with the weights of {tmp_path}/old/step-3"
 
 
 def test_a_checkpoint_of_its_own_goes_before_the_initial_one(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
@@ -130,3 +139,62 @@ def test_a_folder_without_weights_is_no_hugging_face_model(loaded: Callable[...,
     save(tmp_path / "old")
     keys = {"checkpoint__initial_load_path": str(tmp_path / "old"), "checkpoint__initial_load_in_hf": "true"}
     assert rules(loaded(**keys)) == [("D624", "error", "checkpoint.initial_load_path")]
+
+
+OTHERS = {
+    "training__dtype": ("bfloat16", "D632", "training.dtype"),
+    "optimizer__name": ("Adam", "D632", "optimizer.name"),
+    "model__shape__n_layers": ("4", "D632", "model.shape.n_layers"),
+    "training__steps": ("50", "D633", "training.steps"),
+}
+
+
+@pytest.mark.parametrize("key", OTHERS)
+def test_a_checkpoint_of_another_run_is_refused_by_what_differs(
+    key: str, loaded: Callable[..., Loaded], tmp_path: Path
+) -> None:
+    save(tmp_path / "x" / "checkpoints" / "step-100")
+    value, rule, at = OTHERS[key]
+    asked = loaded(**{key: value})
+    [found] = [each for each in look_at_start(asked, plan(asked.config))[0] if each.severity == "error"]
+    assert (found.rule, found.key, found.source) == (rule, at, f"flag --{at}")
+    assert value in found.message
+
+
+def test_a_run_that_is_made_longer_goes_on_with_a_warning(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
+    save(tmp_path / "x" / "checkpoints" / "step-100")
+    asked = loaded(training__steps="300")
+    found, start = look_at_start(asked, plan(asked.config))
+    assert [(each.rule, each.severity) for each in found] == [("D634", "warning")]
+    assert "run of 100 steps, and training.steps is 300" in found[0].message
+    assert start.step == 100
+
+
+def test_weights_of_a_run_with_another_optimizer_and_length_are_taken(
+    loaded: Callable[..., Loaded], tmp_path: Path
+) -> None:
+    save(tmp_path / "old" / "step-100")
+    given = {"checkpoint__initial_load_path": str(tmp_path / "old"), "optimizer__name": "SGD", "training__steps": "50"}
+    asked = loaded(**given)
+    assert look_at_start(asked, plan(asked.config))[0] == []
+
+
+def test_the_newest_whole_checkpoint_is_gone_on_from(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
+    for step in (40, 60):
+        save(tmp_path / "x" / "checkpoints" / f"step-{step}")
+    (tmp_path / "x" / "checkpoints" / "step-60" / "__0_0.distcp").write_bytes(b"shar")
+    found, start = look_at_start(loaded())
+    assert [(each.rule, each.severity) for each in found] == [("D630", "warning")]
+    assert "step-60 is damaged: its file __0_0.distcp has 4 bytes, and 5 were written" in found[0].message
+    assert start.step == 40
+    assert rules(loaded(checkpoint__load_step="60")) == [("D630", "error", "checkpoint.load_step")]
+
+
+def test_a_run_does_not_begin_anew_beside_its_damaged_checkpoints(
+    loaded: Callable[..., Loaded], tmp_path: Path
+) -> None:
+    save(tmp_path / "x" / "checkpoints" / "step-40")
+    (tmp_path / "x" / "checkpoints" / "step-40" / "__0_0.distcp").unlink()
+    [found] = look_at_start(loaded())[0]
+    assert (found.rule, found.severity) == ("D630", "error")
+    assert "its file __0_0.distcp is not there" in found.message

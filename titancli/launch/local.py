@@ -203,7 +203,7 @@ def look_at_checkpoints(loaded: Loaded, plan: Plan, place: Place) -> None:
 
     Those of a run that is moved aside stay on the disk, and are not the new one's.
     """
-    findings, start = look_at_start(loaded) if not place.taken else ([], None)
+    findings, start = look_at_start(loaded, plan) if not place.taken else ([], None)
     if loaded.config.checkpoint.enable:
         own = start.own if start is not None else Checkpoints(folder=place.run / loaded.config.checkpoint.folder)
         disk = look_at_disk(loaded, plan, own)

@@ -17,15 +17,9 @@ UNBUILT = [feature.key for feature in FEATURES if not feature.built]
 
 # Another value than the default for every key of a feature, and what has to be on for it to have effect.
 OTHER: dict[str, Any] = {
-    "checkpoint.enable": True,
-    "checkpoint.folder": "kept",
-    "checkpoint.interval": 7,
     "checkpoint.async_mode": "async",
-    "checkpoint.keep_latest_k": 3,
-    "checkpoint.load_step": 5,
     "checkpoint.last_save_in_hf": True,
     "checkpoint.export_dtype": "bfloat16",
-    "checkpoint.initial_load_path": "there",
     "checkpoint.initial_load_in_hf": True,
     "data.num_workers": 1,
     "data.prefetch": 1,
