@@ -235,12 +235,16 @@ def logs(
     run: _Run = None,
     rank: Annotated[int | None, typer.Option("--rank", metavar="N", help="Only this rank.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on printing until the run ends.")] = False,
+    attempt: Annotated[
+        int | None,
+        typer.Option("--attempt", metavar="N", help="An earlier attempt of a run that was started again, from 1."),
+    ] = None,
     dump_folder: _DumpFolder = "runs",
 ) -> int:
     """Print the ranks' logs, the first failure first."""
     from titancli.logs import logs
 
-    return logs(run, dump_folder=dump_folder, rank=rank, follow=follow)
+    return logs(run, dump_folder=dump_folder, rank=rank, follow=follow, attempt=attempt)
 
 
 @app.command(cls=Command)

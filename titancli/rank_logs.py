@@ -2,7 +2,7 @@
 
 Knows `logs/<id>_<random>/attempt_<n>/<local rank>/`. On one machine a local rank is the rank; on several, each has
 a folder `logs/node-<number>/` of its own, or (where a scheduler numbers them) each rank has put a link to its folder
-into `logs/ranks/`.
+into `logs/ranks/`. What an earlier launch or attempt has written is kept as it was in `logs/earlier-<n>/`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TORCHRUN_LOG = "torchrun.log"
+LAUNCH_LOG = "launch.log"
+"""What a launcher without a terminal says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLogs:
-    """The files of one rank in the newest attempt; a file need not be there yet."""
+    """The files of one rank in one attempt; a file need not be there yet."""
 
     rank: int
     folder: Path
@@ -42,15 +44,26 @@ def logs_of_node(run: Path, node: int | None) -> Path:
     return run / "logs" if node is None else run / "logs" / f"node-{node}"
 
 
-def torchrun_logs(run: Path) -> list[Path]:
-    """What torchrun itself has written in the newest attempt, on each machine where it has."""
-    places = [run / "logs", *sorted((run / "logs").glob("node-*"), key=lambda folder: (len(folder.name), folder.name))]
+def attempts(run: Path) -> int:
+    """How many attempts have left logs or are about to: earlier launches and restarts, and the newest."""
+    return 1 + sum(folder.is_dir() for folder in (run / "logs").glob("earlier-[0-9]*"))
+
+
+def _logs(run: Path, attempt: int | None) -> Path:
+    """The folder of the logs of an attempt, counted from 1; None is the newest."""
+    return run / "logs" if attempt in (None, attempts(run)) else run / "logs" / f"earlier-{attempt}"
+
+
+def torchrun_logs(run: Path, attempt: int | None = None) -> list[Path]:
+    """What torchrun itself has written in an attempt, the newest one unless told, on each machine where it has."""
+    logs = _logs(run, attempt)
+    places = [logs, *sorted(logs.glob("node-*"), key=lambda folder: (len(folder.name), folder.name))]
     return [folder / TORCHRUN_LOG for folder in places if (folder / TORCHRUN_LOG).is_file()]
 
 
-def rank_logs(run: Path) -> dict[int, RankLogs]:
-    """The logs of every rank of the newest attempt, by rank."""
-    logs = run / "logs"
+def rank_logs(run: Path, attempt: int | None = None) -> dict[int, RankLogs]:
+    """The logs of every rank of an attempt, the newest one unless told, by rank."""
+    logs = _logs(run, attempt)
     if nodes := {int(folder.name.removeprefix("node-")): _newest_in(folder) for folder in logs.glob("node-*[0-9]")}:
         return _over(nodes)
     return _ranks_in(logs / "ranks") or _newest_in(logs)

@@ -108,3 +108,21 @@ def test_limit_that_the_process_stood_at_is_named() -> None:
     limit = fresh(with_little_memory)["limit"]
     assert (limit["name"], limit["bytes"]) == ("ulimit -d", 4 << 30)
     assert 0 < limit["used_bytes"] < limit["bytes"]
+
+
+CUDA_TEXT = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 100.50 GiB is "
+    "free. Process 4711 has 14.00 GiB memory in use. 34.95 GiB allowed; Of the allocated memory 33.00 GiB is allocated "
+    "by PyTorch, and 512.00 MiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large "
+    "try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "gib"),
+    [("_ASKED", 2.0), ("_ALLOCATED", 33.0), ("_UNUSED", 0.5), ("_FREE", 100.5), ("_ALLOWED", 34.95)],
+)
+def test_figures_of_cudas_allocator_are_read_from_its_text(pattern: str, gib: float) -> None:
+    import engine.memory_failure as module
+
+    assert module._size(getattr(module, pattern), torch.OutOfMemoryError(CUDA_TEXT)) == int(gib * 2**30)

@@ -42,6 +42,15 @@ def test_first_failure_comes_first_and_torchrun_last(titan: Callable[..., Any], 
     assert run.name == "x"
 
 
+def test_words_of_a_launcher_without_a_terminal_come_after_all(titan: Callable[..., Any], run: Path) -> None:
+    (run / "logs" / "launch.log").write_text("not started again: the disk is full\n", "utf-8")
+    ran = titan("logs")
+    assert ran.out.splitlines()[-2:] == [
+        "==> launcher: runs/x/logs/launch.log <==",
+        "not started again: the disk is full",
+    ]
+
+
 def test_one_rank_is_shown_alone(titan: Callable[..., Any], run: Path) -> None:
     text = titan("logs", str(run), "--rank", "1").out
     assert "rank 1 says hello" in text
@@ -91,3 +100,55 @@ def test_run_in_which_nobody_has_printed_says_so(titan: Callable[..., Any], tmp_
     (run / "config.toml").write_text("", "utf-8")
     ran = titan("logs")
     assert (ran.code, ran.out, ran.err) == (0, "", "runs/quiet: no rank has printed anything\n")
+
+
+def start_again(run: Path, text: str) -> None:
+    """Puts the logs of the attempt so far aside, and begins those of another of one rank."""
+    logs = run / "logs"
+    earlier = logs / f"earlier-{1 + len(list(logs.glob('earlier-*')))}"
+    earlier.mkdir()
+    for entry in [entry for entry in logs.iterdir() if not entry.name.startswith(("earlier-", "launch.log"))]:
+        entry.rename(earlier / entry.name)
+    folder = logs / "x_def" / "attempt_0" / "0"
+    folder.mkdir(parents=True)
+    (folder / "stdout.log").write_text(text, "utf-8")
+    (logs / "torchrun.log").write_text("torchrun once more\n", "utf-8")
+
+
+def test_earlier_attempt_of_a_run_that_was_started_again_can_be_read(titan: Callable[..., Any], run: Path) -> None:
+    start_again(run, "second try\n")
+    newest, first = titan("logs"), titan("logs", "--attempt", "1", "--rank", "1")
+    assert "second try" in newest.out
+    assert "says hello" not in newest.out
+    assert newest.err == "this is attempt 2; those before: titan logs runs/x --attempt N\n"
+    assert "rank 1 says hello" in first.out
+    assert "torchrun" not in first.out
+    assert titan("logs", "--attempt", "2").out.endswith("torchrun once more\n")
+
+
+@pytest.mark.parametrize("attempt", ["0", "2"])
+@pytest.mark.usefixtures("run")
+def test_attempt_that_never_was_is_exit_2(titan: Callable[..., Any], attempt: str) -> None:
+    ran = titan("logs", "--attempt", attempt)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (f"error[U111]: there is no log of an attempt {attempt} in runs/x\n  fix: leave --attempt out\n")
+
+
+def test_follow_goes_on_with_the_next_attempt_while_the_launcher_lives(
+    titan_command: tuple[str, ...], run: Path, tmp_path: Path
+) -> None:
+    own = Launcher.this_process()
+    own.write(run)
+    log = EventLog(run, 0)
+    log.write("run_ended", reason="x", exit_code=1, first_failure={"rank": 0, "type": "ValueError", "message": "boom"})
+    reader = subprocess.Popen([*titan_command, "logs", "--follow"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert reader.stdout is not None
+    while "torchrun's own" not in reader.stdout.readline():
+        pass
+    start_again(run, "second try\n")
+    while "torchrun once more" not in reader.stdout.readline():
+        pass
+    Launcher(pid=own.pid, host=own.host, created=own.created, exit_code=0).write(run)
+    reader.stdout.read()
+    reader.stdout.close()
+    assert reader.wait(timeout=20) == 0

@@ -87,6 +87,8 @@ class Shortage:
         """
         if self.seen.is_of_a_gpu:
             room = (self.seen.free_bytes or 0) + (self.seen.reserved_bytes or 0)
+            if self.seen.limit is not None:
+                room = min(room, self.seen.limit.bytes)
             return memory.needed_bytes + self.beyond_bytes <= share * room
         needed = memory.peak_bytes or memory.static_bytes
         return needed <= share * self.reached_bytes - (self.seen.asked_bytes or 1)

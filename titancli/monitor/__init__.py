@@ -12,7 +12,7 @@ from pathlib import Path
 
 from titancli import report
 from titancli.monitor.failure import failures_of
-from titancli.monitor.follow import ENDED, Follower, Launcher, find_run, judge, read_config, read_plan
+from titancli.monitor.follow import Follower, Launcher, find_run, is_over, judge, read_config, read_plan
 from titancli.monitor.frame import Frame, frame
 from titancli.monitor.panels import line, panels
 
@@ -34,11 +34,12 @@ def monitor(name: str | None, *, dump_folder: str, once: bool, as_json: bool) ->
 
 
 class _Watched:
-    """A run folder with what was read of it so far."""
+    """A run folder with what was read of it so far; `is_over` where the last look saw all that there will be."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
         self._follower = Follower(run)
+        self.is_over = False
 
     def look(self) -> Frame:
         """What stands in the folder now."""
@@ -46,6 +47,7 @@ class _Watched:
         launcher = Launcher.read(self._run)
         seen = self._follower.read()
         state = judge(seen, launcher)
+        self.is_over = is_over(state, launcher)
         failures = failures_of(self._run, seen) if state == "failed" else []
         return frame(
             self._run.resolve().name,
@@ -63,7 +65,7 @@ def _say_json(watched: _Watched, *, once: bool) -> None:
         shown = watched.look()
         sys.stdout.write(json.dumps(shown.to_json(), allow_nan=False) + "\n")
         sys.stdout.flush()
-        if once or shown.state in ENDED:
+        if once or watched.is_over:
             return
         time.sleep(REFRESH_S)
 
@@ -81,7 +83,7 @@ def _say_lines(watched: _Watched) -> None:
             if alert not in told:
                 report.say(f"alert: {alert}")
         told.update(shown.alerts)
-        if shown.state in ENDED:
+        if watched.is_over:
             return
         time.sleep(REFRESH_S)
 
@@ -95,7 +97,7 @@ def _live(watched: _Watched) -> None:
 
     shown = watched.look()
     with Live(panels(shown), console=report.console(sys.stdout), auto_refresh=False) as live:
-        while shown.state not in ENDED:
+        while not watched.is_over:
             time.sleep(REFRESH_S)
             shown = watched.look()
             live.update(panels(shown), refresh=True)

@@ -202,8 +202,8 @@ def judge(state: RunState, launcher: Launcher | None) -> State:
     if launcher is not None and launcher.is_alive and (state.last_time or 0.0) < launcher.created:
         return "starting"  # what was written is of an earlier launch
     first = state.ranks.get(0)
-    if state.first_failure is not None:
-        return "failed"
+    if state.first_failure is not None and (launcher is None or not launcher.is_alive):
+        return "failed"  # a launcher that lives may start it again, and says itself how it ended
     if first is not None and first.has_ended and (launcher is None or not launcher.is_alive):
         return _ending(first.reason_ended or "", first.exit_code)
     pids = [(rank.pid, rank.host) for rank in state.ranks.values() if not rank.has_ended and rank.pid and rank.host]
@@ -213,6 +213,11 @@ def judge(state: RunState, launcher: Launcher | None) -> State:
     if alive and all(one is False for one in alive):
         return "dead"
     return "running" if state.ranks else "starting"
+
+
+def is_over(state: State, launcher: Launcher | None) -> bool:
+    """Whether nothing more is to come of a run: not while its launcher lives, which may start it again."""
+    return state in ENDED and (launcher is None or launcher.exit_code is not None or launcher.is_alive is not True)
 
 
 def _ending(reason: str, exit_code: int | None) -> State:

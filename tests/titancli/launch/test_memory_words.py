@@ -92,6 +92,13 @@ def test_limit_that_was_met_is_named_and_not_the_free_memory_of_the_machine() ->
     assert said(seen)["moment"] == "build: asked for 1.0 GiB more than ulimit -v = 3.0 GiB leaves"
 
 
+def test_part_of_a_card_that_a_process_may_take_is_all_there_is(run: Path) -> None:
+    part = Limit(name="per_process_memory_fraction", bytes=100 * GIB, used_bytes=99 * GIB)
+    seen = on_card(allocated_bytes=98 * GIB, reserved_bytes=99 * GIB, free_bytes=40 * GIB, limit=part)
+    assert "asked for 2.0 GiB more than per_process_memory_fraction = 100 GiB leaves" in said(seen)["moment"]
+    assert all(way.plan.memory.needed_bytes <= 100 * GIB for way in ways(short(seen), run))
+
+
 def test_first_step_is_compared_without_optimizer_states() -> None:
     first, second = short(on_card(step=1)), short(on_card(step=2))
     assert second.planned_bytes - first.planned_bytes == PLAN.memory.optimizer_bytes
