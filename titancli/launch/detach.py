@@ -17,11 +17,10 @@ from engine.errors import EXIT_INTERRUPTED, EXIT_OK
 from titancli import report
 from titancli.launch.lease import Lease
 from titancli.launch.peers import Peers
-from titancli.launch.run_folder import LAUNCH_LOG
 from titancli.launch.start import Ready
 from titancli.launch.summary import named
 from titancli.monitor.follow import Follower
-from titancli.rank_logs import bytes_of
+from titancli.rank_logs import LAUNCH_LOG, bytes_of
 
 _LOOK_EVERY_S = 0.1
 

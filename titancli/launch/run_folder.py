@@ -29,11 +29,10 @@ from titancli import report
 from titancli.launch.lease import cannot_write, just_taken
 from titancli.launch.taken import Resumed, at_name, judge_taken
 from titancli.monitor.follow import LAUNCHER_FILE, Launcher, folder_of_runs
+from titancli.rank_logs import LAUNCH_LOG
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
 _EARLIER = "earlier-"
-LAUNCH_LOG = "launch.log"
-"""What a launcher without a terminal says."""
 SLURM_LOG = "slurm.log"
 """What a job of Slurm says, every start of it at the end of the same file."""
 
