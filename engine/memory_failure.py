@@ -25,6 +25,7 @@ _ASKED = re.compile(rf"(?:Tried|tried|Unable) to allocate {_SIZE}")
 _ALLOCATED = re.compile(rf"{_SIZE} is allocated by PyTorch")
 _UNUSED = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _FREE = re.compile(rf"of which {_SIZE} is free")
+_ALLOWED = re.compile(rf"{_SIZE} allowed")
 _CGROUP = Path("/sys/fs/cgroup")
 
 # Where the main thread stands, by file and name of a function: from the outer frame to the inner one, as far as the
@@ -105,7 +106,10 @@ def _on_gpu(failure: BaseException, device: torch.device) -> dict[str, Any]:
     if allocated is None or unused is None:
         allocated = int(stats["allocated_bytes.all.current"])
         unused = int(stats["reserved_bytes.all.current"]) - allocated
+    allowed = _size(_ALLOWED, failure)
+    limit = {"name": "per_process_memory_fraction", "bytes": allowed, "used_bytes": allocated + unused}
     return {
+        "limit": None if allowed is None else limit,
         "allocated_bytes": allocated,
         "reserved_bytes": allocated + unused,
         "peak_allocated_bytes": int(stats["allocated_bytes.all.peak"]),

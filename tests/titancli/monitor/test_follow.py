@@ -13,7 +13,7 @@ import pytest
 
 from engine.errors import TitanError
 from engine.events import EventLog, event_file
-from titancli.monitor.follow import Follower, Launcher, find_run, judge, newest_run
+from titancli.monitor.follow import Follower, Launcher, find_run, is_over, judge, newest_run
 
 HERE = socket.gethostname()
 NOBODY = 2**22 + 7  # above the largest pid of Linux
@@ -196,3 +196,11 @@ def test_long_file_of_another_rank_is_read_by_its_ends_and_rank_0_whole(tmp_path
     state = Follower(run).read()
     assert len(state.losses) == 120
     assert [(each.host, each.active_bytes) for each in state.ranks.values()] == [("far", 399), ("far", 399)]
+
+
+def test_failed_run_is_not_over_while_its_launcher_lives() -> None:
+    here = Launcher.this_process()
+    assert not is_over("failed", here)
+    assert not is_over("running", launcher())
+    for gone in (launcher(), launcher(pid=here.pid, exit_code=1), None):
+        assert is_over("failed", gone)
