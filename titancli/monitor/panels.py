@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from titancli import figures
+from titancli.monitor.follow import ENDED
 from titancli.monitor.frame import Frame
 from titancli.report import printable, speed_unit
 
@@ -99,7 +100,8 @@ def _kept(frame: Frame) -> Iterator[tuple[str, str]]:
     """Rows of what a run keeps and how often it began; none where it keeps nothing and began once."""
     seen = frame.seen
     if seen.saving_step is not None:
-        yield "saving", f"step {seen.saving_step:,}"
+        after = ", and has not come to its end" if frame.state in ENDED else ""
+        yield "saving", f"step {seen.saving_step:,}{after}"
     if seen.saved_step is not None:
         yield "last save", f"step {seen.saved_step:,}, {figures.duration(frame.saved_s_ago)} ago"
     if seen.starts > 1:

@@ -173,6 +173,10 @@ def test_newest_checkpoint_is_shown_with_its_age() -> None:
     assert "saving" in text
 
 
+def test_checkpoint_that_the_end_of_a_run_cut_off_is_said_so() -> None:
+    assert "step 6, and has not come to its end" in drawn(look(saved("begun", 6), state="failed"))
+
+
 def test_checkpoint_that_could_not_be_saved_is_an_alert() -> None:
     shown = look(saved("committed", 4), saved("begun", 6), saved("failed", 6))
     assert "the checkpoint of step 6 could not be saved: the newest kept is that of step 4" in shown.alerts
