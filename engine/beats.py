@@ -114,13 +114,13 @@ def judge(ranks: Mapping[int, Heard], *, patience_s: float) -> FirstFailure | No
 
 
 def lost_head(me: Beat, *, address: str, silent_s: float) -> FirstFailure:
-    """What a rank says that stands still and cannot reach the node where the ranks' store is."""
+    """What a rank says that stands still and cannot reach the node where rank 0 and the ranks' store are."""
     return FirstFailure(
-        rank=me.rank,
-        host=me.host,
+        rank=0,
+        host=address,
         type="LostRank",
-        message=f"the head node {address} has not answered rank {me.rank} on host {me.host} for {silent_s:.0f} s: "
-        f"it is lost, or the network to it; this rank was last in {me.place}",
+        message=f"the head node {address} has been silent for {silent_s:.0f} s: it is lost, or the network to it, or "
+        f"rank 0 is frozen; rank {me.rank} on host {me.host} waits in {me.place}",
     )
 
 
@@ -133,7 +133,7 @@ def _lost(silent: Mapping[int, Heard]) -> FirstFailure:
     one = len(silent) == 1
     whose = "its process is" if one else "their processes are"
     cause = f"{whose} frozen or killed, or the host is lost"
-    last = "it was never heard of" if heard.beat is None else f"it was last in {heard.beat.place}"
+    last = "it was never heard" if heard.beat is None else f"it was last heard in {heard.beat.place}"
     return FirstFailure(
         rank=first,
         host=heard.beat.host if heard.beat is not None else "unknown",

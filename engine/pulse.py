@@ -25,14 +25,14 @@ from engine.beats import Beat, Heard, Point, judge, lost_head
 from engine.board import Board
 from engine.first_failure import FirstFailure
 
-_LONGEST_TICK_S = 2.0
+_LONGEST_TICK_S = 1.0
 # Beats within a deadline, however short it is.
 _TICKS_A_DEADLINE = 6
 # Others are listened to from this part of a deadline on: they are known to be silent before it is over.
 _LISTENS_FROM = 1 / 3
 # A rank whose peer failed has this long to end by itself, as it does where its collective breaks.
 _OWN_END_S = 5.0
-_MOST_FRAMES = 7
+_MOST_FRAMES = 5
 # Files in which a rank waits for others, or for a device that does.
 _WAITS_IN = ("torch/distributed/", "torch/autograd/", "torch/cuda/", "torch/_ops.py", "engine/status.py")
 
@@ -118,15 +118,12 @@ class _Watch:
 
     def run(self) -> None:
         """Ticks until the block that is watched is left."""
-        before_s = time.monotonic()
-        while True:
-            tick_s = self._tick_s()
-            if self._over.wait(tick_s):
-                break
+        before_s, tick_s = time.monotonic(), 0.0
+        while not self._over.wait(tick_s):
             now_s = time.monotonic()
             # Where the whole process was stopped for a while (a suspended job), the time is not its own.
             self._tick(min(now_s - before_s, 2 * tick_s))
-            before_s = now_s
+            before_s, tick_s = now_s, self._tick_s()
         if self._board is not None:
             faulthandler.cancel_dump_traceback_later()
 
@@ -150,7 +147,7 @@ class _Watch:
                 self._leave(verdict)
             return
         # The main thread may hold the lock of the interpreter for ever; this is then all that still runs.
-        faulthandler.dump_traceback_later(1.5 * beat.deadline_s + 4 * _LONGEST_TICK_S, exit=True)
+        faulthandler.dump_traceback_later(1.5 * beat.deadline_s + _OWN_END_S, exit=True)
         self._hear(self._board, beat, passed_s)
 
     def _hear(self, board: Board, beat: Beat, passed_s: float) -> None:
