@@ -29,14 +29,15 @@ _SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.
 
 
 class Planted:
-    """The faults of this rank; `step` is the one whose batch was asked for last."""
+    """The faults of this rank; `steps` tells of which step the batches are that were given, by their identity."""
 
     def __init__(self, faults: Sequence[dict[str, Any]]) -> None:
-        self.faults, self.step = faults, 0
+        self.faults = faults
+        self.steps: dict[int, int] = {}
 
-    def at(self, place: str) -> list[dict[str, Any]]:
-        """The faults that strike at a place now."""
-        return [each for each in self.faults if each["at"] == place and each.get("step") in (None, self.step)]
+    def at(self, place: str, step: int | None = None) -> list[dict[str, Any]]:
+        """The faults that strike at a place in a step."""
+        return [each for each in self.faults if each["at"] == place and each.get("step") in (None, step)]
 
     def after(self, event: dict[str, Any]) -> list[dict[str, Any]]:
         """The faults that strike after an event."""
@@ -87,30 +88,29 @@ def _in_events(module: ModuleType, planted: Planted) -> None:
 
 def _in_loader(module: ModuleType, planted: Planted) -> None:
     batches = module.Loader.batches
+    ended: list[int] = []
 
     def struck(self: Any, step: int) -> Any:
-        planted.step = step
         found = batches(self, step)
-        for fault in planted.at("batches"):
+        planted.steps[id(found)] = step
+        for fault in planted.at("batches", step):
             if fault["do"] == "no_data":
+                ended.append(step - 1)
                 return None
             strike(fault)
         return found
 
-    def ended(_: Any) -> str:
-        return f"the data ended after step {planted.step - 1}"
-
     module.Loader.batches = struck
     if any(fault["do"] == "no_data" for fault in planted.faults):
-        module.Loader.end_message = property(ended)
+        module.Loader.end_message = property(lambda _: f"the data ended after step {ended[-1]}")
 
 
 def _in_step(module: ModuleType, planted: Planted) -> None:
     forward_backward = module.forward_backward
 
-    def struck(built: Any, *rest: Any, **named: Any) -> Any:
-        loss = forward_backward(built, *rest, **named)
-        for fault in planted.at("backward"):
+    def struck(built: Any, batches: Any, *rest: Any, **named: Any) -> Any:
+        loss = forward_backward(built, batches, *rest, **named)
+        for fault in planted.at("backward", planted.steps.get(id(batches))):
             if fault["do"] == "nan" and _is_first(fault):
                 gradient = next(iter(built.weights.values())).grad
                 getattr(gradient, "_local_tensor", gradient).fill_(float("nan"))
