@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class FailedOnRank(RuntimeError):
-    """What one rank could not do, raised on all of them; `rank` and `host` are those of the first that failed."""
+    """What one rank could not do, and why, raised on all of them; `rank` and `host` are of the first that failed."""
 
-    def __init__(self, message: str, *, rank: int, host: str) -> None:
-        self.rank, self.host = rank, host
-        super().__init__(message)
+    def __init__(self, what: str, why: str, *, rank: int, host: str) -> None:
+        self.why, self.rank, self.host = why, rank, host
+        super().__init__(f"{what} failed on rank {rank} (host {host}): {why}")
 
 
 def group_of_all(timeout_s: float) -> dist.ProcessGroup:
@@ -48,7 +48,7 @@ def on_all(group: dist.ProcessGroup, what: str, work: Callable[[], T]) -> list[T
         if isinstance(trouble, TitanError):
             raise trouble
         if trouble is not None:
-            raise FailedOnRank(f"{what} failed on rank {rank} (host {host}): {reason(trouble)}", rank=rank, host=host)
+            raise FailedOnRank(what, reason(trouble), rank=rank, host=host)
     return [cast(T, made) for made, _, _ in everyone]
 
 

@@ -203,10 +203,11 @@ def put_aside(folder: Path, *, after: int) -> tuple[str, ...]:
     A run that goes back to `after` writes other ones of those steps.
     """
     later = (step for step in checkpoints_in(folder).committed if step > after)
-    return tuple(_put_aside(folder / step_folder(step)) for step in later)
+    return tuple(keep_aside(folder / step_folder(step)) for step in later)
 
 
-def _put_aside(checkpoint: Path) -> str:
+def keep_aside(checkpoint: Path) -> str:
+    """Gives a checkpoint a name under which nothing looks for it; returns that."""
     names = (checkpoint.with_name(f"{checkpoint.name}.aside-{count}") for count in range(1, 10_000))
     free = next(name for name in names if not os.path.lexists(name))
     checkpoint.rename(free)

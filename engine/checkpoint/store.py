@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from engine.checkpoint.agreed import FailedOnRank, on_all, on_first, reason
-from engine.checkpoint.committed import MANIFEST, delete
+from engine.checkpoint.committed import MANIFEST, delete, is_committed, keep_aside
 from engine.checkpoint.manifest import Manifest
 
 
@@ -42,7 +42,7 @@ def save(
 ) -> Manifest:
     """Writes a checkpoint and commits it; every rank of `group` calls it at once. Gives the manifest as it stands.
 
-    Sends plans, no tensors. What stands in the folder without being committed is deleted first. SaveFailed on all
+    Sends plans, no tensors. What stands in the folder uncommitted is deleted first. SaveFailed on all
     ranks where one of them fails; nothing of this checkpoint is left then, as far as it can be deleted.
     `needed_bytes` is what it takes in all, for that message.
     """
@@ -56,7 +56,7 @@ def save(
         dcp_save(dict(tensors), storage_writer=writer, planner=planner, process_group=group)
         return on_first(group, what, lambda: _commit(checkpoint, manifest))
     except FailedOnRank as failure:
-        failed, why = failure.rank, str(failure).partition("): ")[2]
+        failed, why = failure.rank, failure.why
     except CheckpointException as failure:
         failed = min(failure.failures)
         why = reason(failure.failures[failed][0])
@@ -69,17 +69,16 @@ def load(tensors: Mapping[str, Tensor], checkpoint: Path, *, group: dist.Process
     Names that are not asked for are not read. LoadFailed on all ranks where one of them fails.
     """
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    why: tuple[int, str] | None = None
+    failed: tuple[int, str] | None = None
     try:
         dcp_load(dict(tensors), storage_reader=FileSystemReader(checkpoint), planner=planner, process_group=group)
     except CheckpointException as failure:
         rank = min(failure.failures)
-        why = rank, reason(failure.failures[rank][0])
-    if why is not None:
-        rank, words = why
+        failed = rank, reason(failure.failures[rank][0])
+    if failed is not None:
+        rank, why = failed
         hosts = on_all(group, f"loading {checkpoint}", lambda: os.uname().nodename)
-        message = f"loading {checkpoint} failed on rank {rank} (host {hosts[rank]}): {words}"
-        raise LoadFailed(message, rank=rank, host=hosts[rank])
+        raise LoadFailed(f"loading {checkpoint}", why, rank=rank, host=hosts[rank])
 
 
 class _Disk(FileSystem):
@@ -123,8 +122,10 @@ class _Telling:
 
 
 def _make_way(checkpoint: Path) -> None:
-    """Deletes what an earlier save left in the folder, and makes it."""
-    if os.path.lexists(checkpoint):
+    """Deletes what a save that never ended left in the folder, and makes it; a committed one is never deleted."""
+    if is_committed(checkpoint):
+        keep_aside(checkpoint)
+    elif os.path.lexists(checkpoint):
         delete(checkpoint)
     checkpoint.mkdir(parents=True)
     _sync(checkpoint.parent)
@@ -188,12 +189,9 @@ def _undone(
         return os.uname().nodename, reason(trouble) if trouble is not None else "", _free_bytes(checkpoint)
 
     host, words, free_bytes = on_all(group, f"saving {checkpoint}", state)[failed]
-    room = "" if free_bytes is None else f", {free_bytes:,} are free there"
-    message = (
-        f"saving {checkpoint} failed on rank {failed} (host {host}): {words or why}; "
-        f"a checkpoint takes {needed_bytes:,} bytes{room}"
-    )
-    return SaveFailed(message, rank=failed, host=host)
+    room = "" if free_bytes is None else f", and {free_bytes:,} are free there without it"
+    why = f"{words or why}; a checkpoint takes {needed_bytes:,} bytes{room}"
+    return SaveFailed(f"saving {checkpoint}", why, rank=failed, host=host)
 
 
 def _free_bytes(checkpoint: Path) -> int | None:
