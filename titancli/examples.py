@@ -42,8 +42,12 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     ),
     "launch": (
         Example("titan launch --preset quickstart", "Trains a small model with two processes, on any machine."),
-        Example("titan launch run.toml --name first --training.steps 40", "A named run with one key changed."),
+        Example(
+            "titan launch run.toml --name first --training.steps 40 --detach",
+            "A named run with one key changed, that goes on without this terminal.",
+        ),
         Example("titan launch --preset quickstart --dry-run", "Prints the command that would be started."),
+        Example("titan launch run.toml --name first --resume", "Goes on from the newest checkpoint of that run."),
         Example(
             "titan launch run.toml --scheduler slurm", "Writes a batch script and submits it; kubernetes likewise."
         ),
@@ -56,6 +60,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "logs": (
         Example("titan logs", "The newest run, the first failure first."),
         Example("titan logs first --rank 1 --follow", "What rank 1 prints, until the run ends."),
+        Example("titan logs first --attempt 1", "Of a run that was started again: what it printed before."),
     ),
     "presets": (
         Example("titan presets", "Every preset with what is predicted of it."),
