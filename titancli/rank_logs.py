@@ -54,6 +54,11 @@ def _logs(run: Path, attempt: int | None) -> Path:
     return run / "logs" if attempt in (None, attempts(run)) else run / "logs" / f"earlier-{attempt}"
 
 
+def launch_log(run: Path, node: int | None) -> Path:
+    """What a launcher without a terminal says; `node` is the number of one that is a guest in the folder of another."""
+    return run / "logs" / (LAUNCH_LOG if node is None else f"launch-node-{node}.log")
+
+
 def torchrun_logs(run: Path, attempt: int | None = None) -> list[Path]:
     """What torchrun itself has written in an attempt, the newest one unless told, on each machine where it has."""
     logs = _logs(run, attempt)

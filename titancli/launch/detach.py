@@ -20,14 +20,14 @@ from titancli.launch.peers import Peers
 from titancli.launch.start import Ready
 from titancli.launch.summary import named
 from titancli.monitor.follow import Follower
-from titancli.rank_logs import LAUNCH_LOG, bytes_of
+from titancli.rank_logs import bytes_of, launch_log
 
 _LOOK_EVERY_S = 0.1
 
 
 def detach(ready: Ready, lease: Lease | None, *, processes: int, peers: Peers | None = None) -> int:
     """Starts the launcher that stays, and comes back when that many ranks are built or it has ended; the exit code."""
-    run, log = ready.run, ready.run / "logs" / LAUNCH_LOG
+    run, log = ready.run, launch_log(ready.run, ready.node if ready.joins else None)
     follower = Follower(run, from_now=True)
     said = log.stat().st_size if log.is_file() else 0
     launcher = _start(ready, lease, peers, log)

@@ -70,6 +70,7 @@ class Peers:
         self._silence_s = silence_s
         self._departed: dict[int, Departure] = {}
         self._verdict: Message | None = None
+        self._found: int | None = None
         for guest in others:
             guest.line.keep_alive(silence_s)
 
@@ -92,6 +93,8 @@ class Peers:
         match message:
             case {"ended": dict(fields)}:
                 return self._depart(Departure(**fields))
+            case {"found": int(exit_code)}:
+                self._found = exit_code
             case {"again": _} | {"over": _}:
                 self._verdict = message
             case _:
@@ -108,8 +111,9 @@ class Peers:
 
     def _lost(self, guest: Guest) -> Departure:
         why = guest.line.why_gone
-        said = f"is not to be reached ({why}; silent for {self._silence_s:.0f} s at most)" if why else ""
-        text = said or "is gone without a word, as if it was killed"
+        text = "is gone without a word, as if it was killed"
+        if why:
+            text = f"has not answered for {self._silence_s:.0f} s ({why}): its machine or the network to it is down"
         return Departure(node=guest.rank, host=guest.host, exit_code=None, failure=text)
 
     def _send_all(self, message: Message, *, but: int | None = None) -> None:
@@ -158,6 +162,17 @@ class Peers:
             guest.rank in self._departed and self._departed[guest.rank].exit_code is not None and not guest.line.is_gone
             for guest in self._others.values()
         )
+
+    def same(self, exit_code: int, *, within_s: float) -> int:
+        """What machine 0 has found before the run starts, its processes for that having ended: the same for all."""
+        if self.is_head:
+            self._send_all({"found": exit_code})
+            return exit_code
+        deadline_s = time.monotonic() + within_s
+        while self._found is None and time.monotonic() < deadline_s and not self._is_settled():
+            readable([guest.line for guest in self._others.values()], _LISTEN_S)
+            self.news()
+        return EXIT_RUN_FAILED if self._found is None else self._found
 
     def again(self, text: str, settled: Mapping[str, Any]) -> None:
         """Machine 0: all start their processes again."""

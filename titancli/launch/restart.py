@@ -20,7 +20,7 @@ from titancli.launch.run_folder import keep_logs, start_over
 from titancli.launch.summary import cause_outside
 from titancli.launch.supervise import Ending
 from titancli.monitor.failure import failures_of
-from titancli.monitor.run_state import Failure
+from titancli.monitor.run_state import Failure, follows
 
 _FULL = ("no space left on device", "disk quota exceeded", "errno 28", "errno 122")
 _LONGEST_REASON = 160
@@ -96,6 +96,8 @@ def _cause(run: Path, ending: Ending) -> str:
     if ending.killed_by is not None:
         return f"torchrun was killed by {ending.killed_by} from outside"
     failures = failures_of(run, ending.state)
+    if ending.elsewhere and all(follows(failure) for failure in failures):
+        return ending.elsewhere.splitlines()[0].partition(": ")[2]
     if not failures:
         return "the run failed, and no rank said why"
     first = failures[0]

@@ -29,7 +29,6 @@ from titancli import report
 from titancli.launch.lease import cannot_write, just_taken
 from titancli.launch.taken import Resumed, at_name, judge_taken
 from titancli.monitor.follow import LAUNCHER_FILE, Launcher, folder_of_runs
-from titancli.rank_logs import LAUNCH_LOG
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
 _EARLIER = "earlier-"
@@ -188,7 +187,7 @@ def _write(
 def keep_logs(run: Path) -> None:
     """Puts what processes that are gone have written into a folder of its own: it must not be read as the new ones'."""
     logs = run / "logs"
-    kept = re.compile(rf"{_EARLIER}\d+|{re.escape(LAUNCH_LOG)}|{re.escape(SLURM_LOG)}")
+    kept = re.compile(rf"{_EARLIER}\d+|launch(-node-\d+)?\.log|{re.escape(SLURM_LOG)}")
     written = [entry for entry in logs.iterdir() if not kept.fullmatch(entry.name)]
     if written:
         earlier = _numbered(logs, _EARLIER + "{}")

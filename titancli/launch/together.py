@@ -97,7 +97,7 @@ def _receive(meeting: Meeting, card: Message, *, timeout_s: float, silence_s: fl
     (ready.run / marker).touch()
     try:
         for guest in guests:
-            guest.line.send({"go": marker})
+            guest.line.send({"go": marker, "host": card["host"]})
         for guest in guests:
             _require_ready(guest, guests)
     except NotMet:
@@ -172,7 +172,7 @@ def _follow(
         if lease is not None:
             _give_back(ready, lease)
         raise
-    head = Guest(rank=0, host=meeting.host, line=line)
+    head = Guest(rank=0, host=str(told.get("host", meeting.host)), line=line)
     return Met(ready=ready, lease=lease, peers=Peers(meeting.rank, [head], silence_s=silence_s))
 
 
