@@ -14,11 +14,11 @@ from typing import Literal
 from engine.first_failure import FirstFailure
 
 Point = Literal[
-    "meet", "compare", "build", "load", "data", "gradients", "word", "update", "report", "save", "end", "ended"
+    "compare", "meet", "build", "load", "data", "gradients", "word", "update", "report", "save", "end", "ended"
 ]
 POINTS: Mapping[Point, str] = {
-    "meet": "meeting the other ranks",
     "compare": "comparing what ranks run",
+    "meet": "connecting to the other ranks",
     "build": "building the model",
     "load": "loading a checkpoint",
     "data": "reading data",

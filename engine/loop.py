@@ -11,14 +11,17 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from engine.agree import Store, compare_all, facts_of
 from engine.ahead import Source
 from engine.build import Built, build
+from engine.cards import driver
 from engine.checkpoint.beginning import checkpoints_of
 from engine.checkpoint.manifest import changes
 from engine.config import Config
@@ -56,11 +59,14 @@ def fit(config: Config, plan: Plan, *, run: Path | None = None, source: Source |
     try:
         with listening() as stop, watched:
             try:
-                with (
-                    determinism(config),
-                    process_group(device, world_size=plan.world_size, deadline_s=config.comm.init_timeout_seconds),
-                ):
-                    around = Around(run=run, device=device, recorder=recorder, stop=stop, pulse=pulse)
+                around = Around(run=run, device=device, recorder=recorder, stop=stop, pulse=pulse)
+                group = process_group(
+                    device,
+                    world_size=plan.world_size,
+                    deadline_s=config.comm.init_timeout_seconds,
+                    met=partial(_compare, config, plan, around),
+                )
+                with determinism(config), group:
                     outcome = _run(config, plan, around, source)
             except BaseException as failure:
                 first = pulse.agree_on(failure_of(out_of_memory_in(failure) or failure, rank))
@@ -105,6 +111,24 @@ class Around:
     recorder: Recorder
     stop: Stop
     pulse: Pulse
+
+
+def _compare(config: Config, plan: Plan, around: Around, store: Store, rank: int) -> None:
+    """Refuses ranks that differ in what they run, before they compute together; rank 0 writes down what is harmless."""
+    around.pulse.at("compare")
+    gpu = gpu_of(around.device)
+    mine = facts_of(
+        config,
+        plan,
+        host=socket.gethostname(),
+        versions=versions(around.device),
+        gpu=None if gpu is None else gpu["name"],
+        driver=None if gpu is None else driver().version,
+    )
+    warnings = compare_all(store, mine, rank=rank, world_size=plan.world_size)
+    for warning in warnings if rank == 0 else ():
+        around.recorder.write("warning", message=warning.message)
+    around.pulse.at("meet")
 
 
 def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> Outcome:

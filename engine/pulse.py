@@ -48,7 +48,7 @@ class Pulse:
     def __init__(self, *, rank: int = 0, world_size: int = 1, deadline_s: float, limit: str) -> None:
         self._rank, self._world_size = rank, world_size
         # One tuple, replaced as a whole: the thread never sees half of it.
-        self._place: tuple[Point, int, float, str] = ("meet", 0, deadline_s, limit)
+        self._place: tuple[Point, int, float, str] = ("compare", 0, deadline_s, limit)
         self._board: Board | None = None
         self._over = threading.Event()
 

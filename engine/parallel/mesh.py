@@ -7,15 +7,17 @@ what is sent. The private names of torch about meshes and groups stand here, tri
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch.distributed.rendezvous import rendezvous
 
 from engine.planner.plan import Mesh
 
@@ -72,10 +74,13 @@ def local_device(device_type: str) -> torch.device:
 
 
 @contextmanager
-def process_group(device: torch.device, *, world_size: int, deadline_s: float) -> Iterator[None]:
+def process_group(
+    device: torch.device, *, world_size: int, deadline_s: float, met: Callable[[Any, int], None] | None = None
+) -> Iterator[None]:
     """The group of all ranks: the one that is there, that of torchrun's environment, or one process alone.
 
-    Its collectives give up the margin later than a deadline.
+    Its collectives give up the margin later than a deadline. Of several processes that meet here each calls `met` with
+    the store they share and its rank, before there is any connection between them.
     """
     if dist.is_initialized():
         assert dist.get_world_size() == world_size, (
@@ -89,7 +94,15 @@ def process_group(device: torch.device, *, world_size: int, deadline_s: float) -
     if "RANK" in os.environ:
         found = int(os.environ["WORLD_SIZE"])
         assert found == world_size, f"the plan is for {world_size} processes and {found} were started"
-        dist.init_process_group(backend, timeout=timeout, device_id=bound)
+        store, rank, _ = next(rendezvous("env://", timeout=timeout))
+        store.set_timeout(timeout)
+        if met is not None and world_size > 1:
+            met(store, rank)
+        # As init_process_group does where it meets by itself.
+        store = dist.PrefixStore("default_pg", store)  # type: ignore[attr-defined]
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=world_size, timeout=timeout, device_id=bound
+        )
     else:
         assert world_size == 1, f"the plan is for {world_size} processes: start them with torchrun"
         store = dist.HashStore()  # type: ignore[attr-defined]
