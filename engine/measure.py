@@ -127,29 +127,34 @@ def _trouble() -> str | None:
 
 def rates(device: torch.device, sizes: Sizes) -> Iterator[tuple[str, float]]:
     """Each rate by its name in a calibration (calibration.RATES), as soon as it is known."""
-    source = torch.randn(sizes.copied_bytes // 2, device=device, dtype=torch.bfloat16)
-    target = torch.empty_like(source)
-    # Read once and written once.
-    yield (
-        "hbm_tbyte_per_s",
-        2e-12 * sizes.copied_bytes / seconds(partial(target.copy_, source), lasts_s=sizes.lasts_s / 4),
-    )
-    del source, target
-    bf16 = partial(_product, device=device, dtype=torch.bfloat16)
+    yield "hbm_tbyte_per_s", copied_tbyte_per_s(device, sizes.copied_bytes, lasts_s=sizes.lasts_s / 4)
+    bf16 = partial(product, device=device, dtype=torch.bfloat16)
     yield "bf16_tflops", _product_tflops(bf16, device, lasts_s=sizes.lasts_s)
-    fp32 = partial(_product, device=device, dtype=torch.float32)
+    fp32 = partial(product, device=device, dtype=torch.float32)
     yield "fp32_tflops", _product_tflops(fp32, device, lasts_s=sizes.lasts_s / 2)
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9):
-        yield "fp8_tflops", _product_tflops(partial(_float8_product, device=device), device, lasts_s=sizes.lasts_s)
+        yield "fp8_tflops", _product_tflops(partial(float8_product, device=device), device, lasts_s=sizes.lasts_s)
     yield "attention_tflops", _attention_tflops(device, sizes)
+
+
+def copied_tbyte_per_s(device: torch.device, copied_bytes: int, *, lasts_s: float) -> float:
+    """TB/s of a copy within a device's memory: what is read and what is written."""
+    source = torch.randn(copied_bytes // 2, device=device, dtype=torch.bfloat16)
+    target = torch.empty_like(source)
+    return 2e-12 * copied_bytes / seconds(partial(target.copy_, source), lasts_s=lasts_s)
 
 
 def _product_tflops(make: Callable[[int], Work], device: torch.device, *, lasts_s: float) -> float:
     """TFLOP/s of a product of that many rows, columns and terms."""
-    width = (
-        _WIDTHS[-1] if device.type == "cuda" else next(wide for wide in _WIDTHS if _is_wide_enough(make(wide), wide))
-    )
+    width = wide_enough(make, device)
     return 2e-12 * width**3 / seconds(make(width), lasts_s=lasts_s)
+
+
+def wide_enough(make: Callable[[int], Work], device: torch.device) -> int:
+    """The width to measure products at: the widest on a GPU, on a CPU one that does not take too long."""
+    if device.type == "cuda":
+        return _WIDTHS[-1]
+    return next(wide for wide in _WIDTHS if _is_wide_enough(make(wide), wide))
 
 
 def _is_wide_enough(work: Work, width: int) -> bool:
@@ -158,12 +163,14 @@ def _is_wide_enough(work: Work, width: int) -> bool:
     return min(once_s(work, calls=1) for _ in range(3)) > _LONGEST_S / 8 or width == _WIDTHS[-1]
 
 
-def _product(width: int, *, device: torch.device, dtype: torch.dtype) -> Work:
+def product(width: int, *, device: torch.device, dtype: torch.dtype) -> Callable[[], Tensor]:
+    """A product of so many rows, columns and terms."""
     x, weight = (torch.randn(width, width, device=device, dtype=dtype) for _ in range(2))
     return partial(linear, x, weight)
 
 
-def _float8_product(width: int, *, device: torch.device) -> Work:
+def float8_product(width: int, *, device: torch.device) -> Callable[[], Tensor]:
+    """The same in float8, with one scale for each side."""
     x, weight = (torch.randn(width, width, device=device).to(torch.float8_e4m3fn) for _ in range(2))
     scale = torch.ones((), device=device)
     options: dict[str, Any] = {"scale_a": scale, "scale_b": scale, "out_dtype": torch.bfloat16, "use_fast_accum": True}
