@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 
+from engine.config import Config
 from engine.facts import Facts
 from engine.rules.row import Rule
 
@@ -142,11 +143,16 @@ def _steps(path: str) -> bool:
     return not path.isprintable() or not {".", ".."}.isdisjoint(path.split("/"))
 
 
-def _is_lost(f: Facts) -> bool:
-    """Whether what a run writes lies in no claim, and goes with its pods."""
-    mounted = [volume_parts(volume)[1] for volume in f.config.launch.kubernetes.volumes]
-    folder = posixpath.normpath(f.config.job.dump_folder)
+def is_lost(config: Config) -> bool:
+    """Whether what a run on Kubernetes writes lies in no claim, and goes with its pods."""
+    mounted = [volume_parts(volume)[1] for volume in config.launch.kubernetes.volumes]
+    folder = posixpath.normpath(config.job.dump_folder)
     return not any(holds(folder, path) for path in mounted)
+
+
+def keeps_checkpoints(config: Config) -> bool:
+    """Whether pods that are started again find a checkpoint to go on from."""
+    return config.checkpoint.enable and not is_lost(config)
 
 
 def _is_two_parts(time: str | None) -> bool:
@@ -226,7 +232,7 @@ JOB_RULES: tuple[Rule, ...] = (
         key="launch.kubernetes.volumes",
         also=("job.dump_folder",),
         severity="warning",
-        broken=lambda f: _on(f, "kubernetes") and not _wrong_volumes(f) and _is_lost(f),
+        broken=lambda f: _on(f, "kubernetes") and not _wrong_volumes(f) and is_lost(f.config),
         message="job.dump_folder = {job.dump_folder} is in none of launch.kubernetes.volumes: what the run writes "
         "goes with its pods",
         fix="set launch.kubernetes.volumes to a claim (claim:/data) and job.dump_folder to a folder in it (/data/runs)",
@@ -293,5 +299,15 @@ JOB_RULES: tuple[Rule, ...] = (
         words=lambda _: {"longest": LONGEST_NOTICE_S},
         edit=lambda _: {"launch.grace_seconds": LONGEST_NOTICE_S},
         why="the signal comes that long before the time limit; its seconds have 16 bits, and sbatch refuses more",
+    ),
+    Rule(
+        id="J914",
+        key="launch.max_restarts",
+        broken=lambda f: _on(f, "kubernetes") and f.config.launch.max_restarts > 0 and not f.config.checkpoint.enable,
+        message="max_restarts = {launch.max_restarts} on Kubernetes without checkpoint.enable has no step to go on "
+        "from",
+        fix="set checkpoint.enable to true, or max_restarts to 0",
+        edit=lambda _: {"launch.max_restarts": 0},
+        why="a pod that is started again goes on from a checkpoint, or would write over what the first one wrote",
     ),
 )

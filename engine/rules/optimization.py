@@ -72,7 +72,11 @@ OPTIMIZATION_RULES: tuple[Rule, ...] = (
         id="L405",
         key="launch.max_restarts",
         severity="warning",
-        broken=lambda f: f.config.launch.max_restarts > 0 and not f.config.checkpoint.enable,
+        broken=lambda f: (
+            f.config.launch.max_restarts > 0
+            and not f.config.checkpoint.enable
+            and f.config.launch.scheduler != "kubernetes"  # J914
+        ),
         message="max_restarts = {launch.max_restarts} without checkpoint.enable starts again from step 1",
         fix="set checkpoint.enable to true, or max_restarts to 0",
         edit=lambda _: {"launch.max_restarts": 0},

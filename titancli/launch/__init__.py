@@ -135,15 +135,13 @@ def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options, meeti
     if meeting is not None and not meeting.is_head:
         # Whether the run folder is this machine's to judge is known only when machine 0 has been met.
         return launch_with_others(replace(here, corpus=read_corpus(loaded, plan)), meeting)
+    if loaded.config.launch.scheduler == "kubernetes":
+        return _on_kubernetes(loaded, plan, options)
     place = choose(loaded, resume=options.resume, overwrite=options.overwrite, now_s=time.time())
     if isinstance(place, Path):
         if meeting is not None and meeting.nodes > 1:
             return launch_with_others(here, meeting)
         return say_complete(place, loaded)
-    if loaded.config.launch.scheduler == "kubernetes":
-        from titancli.launch.kubernetes import launch_on_kubernetes
-
-        return launch_on_kubernetes(loaded, plan, place, dry_run=options.dry_run)
     look_at_checkpoints(loaded, plan, place)
     plan = as_it_was(loaded, plan, place)
     corpus = read_corpus(loaded, plan)
@@ -153,3 +151,13 @@ def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options, meeti
         return launch_on_slurm(loaded, plan, place, corpus, dry_run=options.dry_run)
     here = replace(here, plan=plan, corpus=corpus)
     return launch_with_others(here, meeting) if meeting is not None and meeting.nodes > 1 else launch_here(here, place)
+
+
+def _on_kubernetes(loaded: Loaded, plan: Plan, options: Options) -> int:
+    from titancli.launch.kubernetes import launch_on_kubernetes, place_of
+    from titancli.launch.local import say_complete
+
+    place = place_of(loaded, resume=options.resume, overwrite=options.overwrite)
+    if isinstance(place, Path):
+        return say_complete(place, loaded)
+    return launch_on_kubernetes(loaded, plan, place, resume=options.resume, dry_run=options.dry_run)

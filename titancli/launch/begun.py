@@ -1,7 +1,8 @@
 """`python -m titancli.launch.begun RUN WHO`: the first words of a run that a scheduler starts again.
 
 Knows what `titan launch` does when it goes on in a folder: logs of earlier processes are put aside, and the events say
-that all ranks begin again. Does not start anything. WHO is the job, as the events name it.
+that all ranks begin again. Does not start anything. WHO is the job, as the events name it. With `--leave-logs` the
+logs stay where they are: other nodes may have begun to write there.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from titancli.launch.run_folder import keep_logs, start_over
 from titancli.monitor.follow import LAUNCHER_FILE
 
 
-def begun(run: Path, who: str) -> int:
+def begun(run: Path, who: str, *, leaves_logs: bool = False) -> int:
     """Makes the folder of a run that was stopped ready for another start; returns the exit code."""
     try:
         step = newest_step(load(run / "config.toml", environ={}).config, run)
-        keep_logs(run)
+        if not leaves_logs:
+            keep_logs(run)
         # How the last start has ended is not how this one does.
         (run / LAUNCHER_FILE).unlink(missing_ok=True)
         start_over(run, text := f"{who}: {goes_on(step)}", step=step)
@@ -39,4 +41,4 @@ def begun(run: Path, who: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(begun(Path(sys.argv[1]), sys.argv[2]))
+    sys.exit(begun(Path(sys.argv[1]), sys.argv[2], leaves_logs="--leave-logs" in sys.argv[3:]))

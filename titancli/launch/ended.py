@@ -1,11 +1,13 @@
-"""`python -m titancli.launch.ended RUN CODE SECONDS RESTARTS`: the last words of a run that a scheduler has started.
+"""`python -m titancli.launch.ended RUN CODE SECONDS`: the last words of a run that a scheduler has started.
 
 Knows what `titan launch` says at the end of one that it has started itself, and writes down how the run ended. Its
-exit code is the run's, or says that the run is to be started again: RESTARTS is how often it was for its failures.
+exit code is the run's, or says that the run is to be started again. In a job of Slurm, `--restarts N` is how often it
+was for its failures; a pod of Kubernetes counts by itself, and is told apart by `--node K`.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
@@ -14,13 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.errors import EXIT_RUN_FAILED, EXIT_TERMINATED
+from engine.planner.plan import Plan
 from engine.rules import check
 from engine.settled import read_settled, with_settled
 from engine.sources import Loaded, load
 from titancli import report
 from titancli.launch.progress import quietly_say
 from titancli.launch.requeue import requeue
-from titancli.launch.restart import Restarts
+from titancli.launch.restart import Restarts, hopeless
 from titancli.launch.start import say_ending
 from titancli.launch.supervise import Ending, told_exit_code
 from titancli.monitor.follow import Follower, Launcher
@@ -33,15 +36,10 @@ _SHELL_ADDS = 128
 
 
 def ended(run: Path, code: int, seconds: float, restarts: int = 0) -> int:
-    """Says how a run has ended whose torchrun ended with `code`; 143 where it was asked to end."""
-    loaded = with_settled(load(run / "config.toml", environ={}), read_settled(run))
-    plan = check(loaded).plan
-    ending = _ending(run, code, seconds)
+    """Says how a run has ended whose torchrun ended with `code`, and makes it ready where it is to be started again."""
+    ending, loaded, plan = _ending(run, code, seconds), *_planned(run)
     if plan is None:
-        _note(run, ending.exit_code)
-        message = f"the config of the run is not in {run} any more"
-        report.say_findings([report.error("U197", message, "launch it again; a run folder has to stay until the end")])
-        return ending.exit_code or EXIT_RUN_FAILED
+        return _say_gone(run, ending)
     promised = Restarts(loaded.config, run, began=ending.state.resumed_step or 0, done=restarts)
     again = promised.after(loaded, plan, ending)
     if again is not None:
@@ -53,6 +51,32 @@ def ended(run: Path, code: int, seconds: float, restarts: int = 0) -> int:
     if ending.exit_code == EXIT_TERMINATED:
         _go_back(loaded, ending)
     return ending.exit_code
+
+
+def ended_on_node(run: Path, code: int, seconds: float, node: int) -> int:
+    """Says on the first node how a run has ended, and on each whether it may be started again.
+
+    Others of them may still write into the folder.
+    """
+    ending, loaded, plan = _ending(run, code, seconds), *_planned(run)
+    if plan is None:
+        return _say_gone(run, ending)
+    if node == 0:
+        _note(run, ending.exit_code)
+        say_ending(ending, plan, run, loaded.config.training.steps)
+    return EXIT_RESTART if ending.exit_code == EXIT_RUN_FAILED and not hopeless(run, ending) else ending.exit_code
+
+
+def _planned(run: Path) -> tuple[Loaded, Plan | None]:
+    loaded = with_settled(load(run / "config.toml", environ={}), read_settled(run))
+    return loaded, check(loaded).plan
+
+
+def _say_gone(run: Path, ending: Ending) -> int:
+    _note(run, ending.exit_code)
+    message = f"the config of the run is not in {run} any more"
+    report.say_findings([report.error("U197", message, "launch it again; a run folder has to stay until the end")])
+    return ending.exit_code or EXIT_RUN_FAILED
 
 
 def _ending(run: Path, code: int, seconds: float) -> Ending:
@@ -77,5 +101,18 @@ def _go_back(loaded: Loaded, ending: Ending) -> None:
             quietly_say(said)
 
 
+def _asked() -> int:
+    parser = argparse.ArgumentParser(prog="python -m titancli.launch.ended")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("code", type=int)
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("--restarts", type=int, default=0)
+    parser.add_argument("--node", type=int)
+    asked = parser.parse_args()
+    if asked.node is not None:
+        return ended_on_node(asked.run, asked.code, asked.seconds, asked.node)
+    return ended(asked.run, asked.code, asked.seconds, asked.restarts)
+
+
 if __name__ == "__main__":
-    sys.exit(ended(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])))
+    sys.exit(_asked())

@@ -17,10 +17,11 @@ from pathlib import Path, PurePosixPath
 
 from engine.config import Config
 from engine.planner.plan import Plan
-from engine.rules.jobs import volume_parts
+from engine.rules.jobs import is_lost, keeps_checkpoints, volume_parts
 from engine.settled import FILE, settled_by
 from engine.sources import to_toml
 from titancli import report
+from titancli.launch.ended import EXIT_RESTART
 from titancli.launch.template import Value, filled
 from titancli.launch.torchrun import environment_of_workers, in_lines, torchrun_words
 
@@ -81,8 +82,11 @@ def object_name(run: str) -> str:
     return f"{name[: _LONGEST_NAME - 9].rstrip('-')}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
 
 
-def manifest(run: Path, config: Config, plan: Plan) -> str:
-    """The YAML of a run: a ConfigMap, and the object of its kind."""
+def manifest(run: Path, config: Config, plan: Plan, *, resumes: bool = False) -> str:
+    """The YAML of a run: a ConfigMap, and the object of its kind.
+
+    With `resumes` its pods go on in a folder whatever the config of the run in it.
+    """
     name, asked = object_name(run.name), config.launch.kubernetes
     files = _files(config, plan)
     digest = hashlib.sha256("\0".join(f"{file}\0{text}" for file, text in files.items()).encode()).hexdigest()
@@ -98,7 +102,7 @@ def manifest(run: Path, config: Config, plan: Plan) -> str:
             "data": [line for file, text in files.items() for line in _block(file, text)],
         },
     )
-    return top + _object(run, config, plan, name=name, configmap=configmap)
+    return top + _object(run, config, plan, name=name, configmap=configmap, resumes=resumes)
 
 
 def _files(config: Config, plan: Plan) -> dict[str, str]:
@@ -108,29 +112,40 @@ def _files(config: Config, plan: Plan) -> dict[str, str]:
     return files | ({FILE: json.dumps(settled, indent=1) + "\n"} if settled else {})
 
 
-def _object(run: Path, config: Config, plan: Plan, *, name: str, configmap: str) -> str:
+def _object(run: Path, config: Config, plan: Plan, *, name: str, configmap: str, resumes: bool) -> str:
     asked = config.launch.kubernetes
     kind, nodes = KINDS[asked.kind], config.cluster.nodes
     head: dict[str, Value] = {"name": quoted(name), "namespace": quoted(asked.namespace)}
-    pod = _pod(run, config, plan, name=name, configmap=configmap)
+    pod = _pod(config, plan, configmap=configmap, script=_script(run, config, plan, name=name, resumes=resumes))
     processes = str(plan.world_size // nodes)
     if asked.kind == "TrainJob":
         runtime = "torch-rocm-distributed" if _is_amd(plan.gpu) else "torch-distributed"
         more: dict[str, Value] = {"nodes": str(nodes), "processes": processes, "runtime": runtime}
         return filled(kind.template, head | pod | more)
+    restarts = config.launch.max_restarts
     if asked.kind == "JobSet":
-        return filled(kind.template, head | pod | {"nodes": str(nodes)})
+        outlives = keeps_checkpoints(config)
+        gang: dict[str, Value] = {
+            "nodes": str(nodes),
+            "max_restarts": str(restarts),
+            "rules": filled("restarts.yaml", {}).splitlines() if outlives else [],
+            "disrupted": filled("disrupted.yaml", {}).splitlines() if outlives else [],
+        }
+        return filled(kind.template, head | pod | gang)
+    # The operator adds up the restarts of all containers, and fails the job when they reach the limit.
+    replica: dict[str, Value] = {"restart_policy": "OnFailure" if config.checkpoint.enable else "Never"}
+    backoff = str(restarts * nodes + 1 if config.checkpoint.enable else 0)
     roles = {"Master": 1, "Worker": nodes - 1}
     replicas = [
         line
         for role, count in roles.items()
         if count
-        for line in filled("pytorchreplica.yaml", pod | {"role": role, "count": str(count)}).splitlines()
+        for line in filled("pytorchreplica.yaml", pod | replica | {"role": role, "count": str(count)}).splitlines()
     ]
-    return filled(kind.template, head | {"processes": processes, "replicas": replicas})
+    return filled(kind.template, head | {"processes": processes, "replicas": replicas, "backoff": backoff})
 
 
-def _pod(run: Path, config: Config, plan: Plan, *, name: str, configmap: str) -> dict[str, Value]:
+def _pod(config: Config, plan: Plan, *, configmap: str, script: str) -> dict[str, Value]:
     """What a pod is made of, the same in every kind."""
     claims = [volume_parts(volume) for volume in config.launch.kubernetes.volumes]
     volumes = [
@@ -141,7 +156,7 @@ def _pod(run: Path, config: Config, plan: Plan, *, name: str, configmap: str) ->
     return {
         "image": quoted(config.launch.kubernetes.image or ""),
         "grace": str(grace_s),
-        "script": _script(run, config, plan, name=name).splitlines(),
+        "script": script.splitlines(),
         "env": list(_env(config, plan)),
         "resources": list(_resources(plan, plan.world_size // config.cluster.nodes)),
         "volumes": filled("volumes.yaml", {"configmap": configmap, "claims": _lines(volumes)}).splitlines(),
@@ -149,7 +164,7 @@ def _pod(run: Path, config: Config, plan: Plan, *, name: str, configmap: str) ->
     }
 
 
-def _script(run: Path, config: Config, plan: Plan, *, name: str) -> str:
+def _script(run: Path, config: Config, plan: Plan, *, name: str, resumes: bool) -> str:
     """What a container does, for its shell."""
     kind, nodes = KINDS[config.launch.kubernetes.kind], config.cluster.nodes
     meeting = ('--node-rank="$node"', '--master-addr="$head"', '--master-port="$port"')
@@ -165,8 +180,30 @@ def _script(run: Path, config: Config, plan: Plan, *, name: str) -> str:
             "master_addr": kind.master_addr.format(name=name),
             "master_port": kind.master_port,
             "torchrun": in_lines([re.sub(r"\$run\S*", r'"\g<0>"', word) for word in words]),
+            "max_restarts": str(config.launch.max_restarts),
+            "before": list(_before(config, resumes=resumes)),
+            "goes_on": list(_goes_on(config)),
+            "restart": str(EXIT_RESTART),
+            "never": str(config.launch.max_restarts + 1),
         },
     )
+
+
+def _before(config: Config, *, resumes: bool) -> Iterator[str]:
+    """What a pod looks at in a folder that outlives it."""
+    if is_lost(config):
+        return
+    if not resumes:
+        yield from filled("node_same.sh", {}).splitlines()
+    if not config.checkpoint.enable:
+        yield from filled("node_once.sh", {}).splitlines()
+
+
+def _goes_on(config: Config) -> Iterator[str]:
+    """How a pod that is started again goes on, where what it has saved outlives it."""
+    if keeps_checkpoints(config):
+        patience_s = str(config.comm.init_timeout_seconds)
+        yield from filled("node_goes_on.sh", {"patience": patience_s}).splitlines()
 
 
 def _env(config: Config, plan: Plan) -> Iterator[str]:

@@ -68,6 +68,8 @@ def launch_on_slurm(loaded: Loaded, plan: Plan, place: Place, corpus: str, *, dr
     report.say(f"  {corpus}", tint="faint")
     report.say(f"  run folder {place.run}, which every node has to see", tint="faint")
     if place.resumed is not None:
+        if place.resumed.changed:
+            report.say(f"  other than at its last launch: {place.resumed.changed}")
         report.say(f"  {place.resumed.text(loaded.config.training.steps)}")
     if goes_back(loaded.config):
         report.say("  preempted or out of time it saves, and the job goes back into the queue", tint="faint")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from kubeflow_trainer_api import models
@@ -25,15 +28,35 @@ BASE = {
     "launch__kubernetes__image": "registry.example/titan:1",
     "launch__kubernetes__volumes": "training-data:/data",
 }
+SMALL = {
+    "cluster__gpu": "cpu",
+    "cluster__gpus_per_node": "1",
+    "model__flavor": "debugmodel",
+    "training__seq_len": "64",
+    "training__local_batch_size": "1",
+    "training__steps": "2",
+    "training__mixed_precision_param": "float32",
+    "lr_scheduler__warmup_steps": "1",
+    "launch__kubernetes__kind": "JobSet",
+}
 MODELS = {"TrainJob": models.TrainerV1alpha1TrainJob, "JobSet": models.JobsetV1alpha2JobSet}
 
 
-def objects(run: str = "/data/runs/First_Run", **values: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def objects(
+    run: str = "/data/runs/First_Run", resumes: bool = False, **values: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The ConfigMap and the object of a run, as Kubernetes reads them."""
     flags = [Flag(key.replace("__", "."), value, "") for key, value in (BASE | values).items()]
     loaded = load(flags=flags, environ={})
     assert loaded.findings == ()
-    configmap, made = yaml.safe_load_all(manifest(Path(run), loaded.config, plan(loaded.config)))
+    configmap, made = yaml.safe_load_all(manifest(Path(run), loaded.config, plan(loaded.config), resumes=resumes))
     return configmap, made
 
 
@@ -175,46 +198,132 @@ def test_a_text_is_read_as_the_text_that_it_is(text: str) -> None:
     assert yaml.safe_load(quoted(text)) == text
 
 
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_manifest_that_restarts_has_only_fields_of_its_kind(kind: str) -> None:
+    _, made = objects(launch__kubernetes__kind=kind, checkpoint__enable="true", launch__max_restarts="2")
+    assert MODELS[kind].from_dict(made).to_dict() == made
+
+
+def test_a_jobset_starts_all_pods_again_as_often_as_promised_and_for_evictions_besides() -> None:
+    restarts = {"checkpoint__enable": "true", "launch__max_restarts": "2", "launch__kubernetes__kind": "JobSet"}
+    spec = objects(**restarts)[1]["spec"]
+    assert spec["failurePolicy"]["maxRestarts"] == 2
+    assert spec["failurePolicy"]["rules"][0]["action"] == "RestartJobSetAndIgnoreMaxRestarts"
+    job = spec["replicatedJobs"][0]["template"]["spec"]
+    ends = [rule.get("onPodConditions") or rule["onExitCodes"]["values"] for rule in job["podFailurePolicy"]["rules"]]
+    assert (ends, job["backoffLimit"]) == ([[{"type": "DisruptionTarget", "status": "True"}], [143]], 0)
+
+
+def test_a_jobset_that_keeps_nothing_is_never_started_again() -> None:
+    spec = objects(launch__kubernetes__kind="JobSet")[1]["spec"]
+    assert spec["failurePolicy"] == {"maxRestarts": 0}
+    assert "podFailurePolicy" not in spec["replicatedJobs"][0]["template"]["spec"]
+
+
+@pytest.mark.parametrize(("enable", "policy", "backoff"), [("false", "Never", 0), ("true", "OnFailure", 7)])
+def test_a_pytorchjob_restarts_containers_as_often_as_promised(enable: str, policy: str, backoff: int) -> None:
+    restarts = {"checkpoint__enable": enable, "launch__max_restarts": "3" if enable == "true" else "0"}
+    spec = objects(launch__kubernetes__kind="PyTorchJob", **restarts)[1]["spec"]
+    assert spec["runPolicy"]["backoffLimit"] == backoff
+    assert {replica["restartPolicy"] for replica in spec["pytorchReplicaSpecs"].values()} == {policy}
+
+
+class Pods:
+    """The pods of a run as processes here: their script is the manifest's, with the places that a cluster gives."""
+
+    def __init__(self, folder: Path, *, resumes: bool = False, **values: str) -> None:
+        claim = {"job__dump_folder": str(folder / "runs"), "launch__kubernetes__volumes": f"data:{folder}"}
+        configmap, made = objects(str(folder / "runs/x"), resumes, **SMALL | claim | values)
+        self.port = free_port()
+        self.folder, self.container = folder, pods(made)[0]["containers"][0]
+        (folder / "etc").mkdir(exist_ok=True)
+        for name, text in configmap["data"].items():
+            (folder / "etc" / name).write_text(text, "utf-8")
+
+    def start(self, node: int) -> subprocess.Popen[bytes]:
+        """The container of a node."""
+        shared_memory = self.folder / f"shm-{node}"
+        shared_memory.mkdir(exist_ok=True)
+        script = self.container["args"][0]
+        for there, here in {"/etc/titan": str(self.folder / "etc"), "/dev/shm": str(shared_memory)}.items():
+            script = script.replace(there, here)
+        script = re.sub(r'head="[^"]+" port="\d+"', f'head="127.0.0.1" port="{self.port}"', script)
+        environ = os.environ | {each["name"]: each["value"] for each in self.container["env"]}
+        with (self.folder / f"out-{node}").open("ab") as out:
+            return subprocess.Popen(
+                [*self.container["command"], script],
+                env=environ | {"JOB_COMPLETION_INDEX": str(node)},
+                stdout=out,
+                stderr=out,
+            )
+
+    def said(self, node: int) -> str:
+        """What the containers of a node have written."""
+        return (self.folder / f"out-{node}").read_text("utf-8")
+
+
 @pytest.mark.world
-def test_two_pods_train_together_and_a_node_that_is_started_again_writes_over_nothing(tmp_path: Path) -> None:
-    values = {
-        "cluster__gpu": "cpu",
-        "cluster__gpus_per_node": "1",
-        "model__flavor": "debugmodel",
-        "training__seq_len": "64",
-        "training__local_batch_size": "1",
-        "training__steps": "2",
-        "training__mixed_precision_param": "float32",
-        "lr_scheduler__warmup_steps": "1",
-        "job__dump_folder": str(tmp_path / "runs"),
-        "launch__kubernetes__kind": "JobSet",
-    }
-    configmap, made = objects(run=str(tmp_path / "runs/x"), **values)
-    (tmp_path / "etc").mkdir()
-    for name, text in configmap["data"].items():
-        (tmp_path / "etc" / name).write_text(text, "utf-8")
-    container = pods(made)[0]["containers"][0]
-    # What a cluster gives: a folder with the ConfigMap, and a host of the first pod's name.
-    script = container["args"][0].replace("/etc/titan", str(tmp_path / "etc"))
-    script = re.sub(r'head="[^"]+" port="\d+"', f'head="127.0.0.1" port="{_free_port()}"', script)
-    environ = os.environ | {each["name"]: each["value"] for each in container["env"]}
-
-    def start(node: int) -> subprocess.Popen[bytes]:
-        command = [*container["command"], script]
-        own = environ | {"JOB_COMPLETION_INDEX": str(node)}
-        return subprocess.Popen(command, env=own, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    started = [start(node) for node in range(2)]
-    assert [process.wait(100) for process in started] == [0, 0]
-    assert list(rank_logs(tmp_path / "runs/x")) == [0, 1]
-    events = {path.name: path.read_bytes() for path in (tmp_path / "runs/x/events").iterdir()}
-    assert (len(events), start(1).wait(10)) == (2, 2)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "runs/x/events").iterdir()} == events
+def test_two_pods_train_together_and_one_that_is_started_again_writes_over_nothing(tmp_path: Path) -> None:
+    run, made = tmp_path / "runs/x", Pods(tmp_path)
+    started = [made.start(node) for node in range(2)]
+    assert [process.wait(100) for process in started] == [0, 0], made.said(0)
+    assert list(rank_logs(run)) == [0, 1]
+    events = {path.name: path.read_bytes() for path in (run / "events").iterdir()}
+    assert (len(events), made.start(1).wait(10)) == (2, 2)
+    assert {path.name: path.read_bytes() for path in (run / "events").iterdir()} == events
 
 
-def _free_port() -> int:
-    import socket
+@pytest.mark.world
+def test_pods_that_fail_are_started_again_from_their_checkpoint_as_often_as_promised(tmp_path: Path) -> None:
+    saves = {"checkpoint__enable": "true", "checkpoint__interval": "1", "launch__max_restarts": "1"}
+    run, made = tmp_path / "runs/x", Pods(tmp_path, training__steps="100000", **saves)
+    first = [made.start(node) for node in range(2)]
+    wait_for_saves(run, starts=1)
+    kill_the_worker(first[1])
+    assert [process.wait(60) for process in first] == [1, 1], made.said(0)
+    # A cluster starts them again in any order.
+    second = [made.start(node) for node in (1, 0)]
+    wait_for_saves(run, starts=2)
+    for process in second:
+        process.terminate()
+    assert [process.wait(60) for process in second] == [143, 143], made.said(0)
+    counts = [tmp_path / f"shm-{node}/titan-failures" for node in range(2)]
+    assert [count.read_text("utf-8") for count in counts] == ["1\n", "1\n"], "being asked to end is no failure"
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+
+def test_a_pod_that_has_failed_more_often_than_promised_is_not_started_again(tmp_path: Path) -> None:
+    made = Pods(tmp_path, checkpoint__enable="true", launch__max_restarts="1")
+    (tmp_path / "shm-0").mkdir()
+    (tmp_path / "shm-0/titan-failures").write_text("2\n", "utf-8")
+    assert made.start(0).wait(10) == 1
+    assert made.said(0).endswith("has failed, and launch.max_restarts = 1 starts it no more\n")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("resumes", "says"), [(False, "holds a run of another config\n"), (True, "")])
+def test_another_config_in_the_folder_of_a_run_is_for_resume_alone(tmp_path: Path, resumes: bool, says: str) -> None:
+    made = Pods(tmp_path, resumes=resumes, checkpoint__enable="true")
+    (tmp_path / "runs/x").mkdir(parents=True)
+    (tmp_path / "runs/x/config.toml").write_text("of another\n", "utf-8")
+    # The first node is not there: this one waits for it, or has ended before.
+    process = made.start(1)
+    while process.poll() is None and not (tmp_path / "runs/x/plan.json").is_file():
+        time.sleep(0.02)
+    assert (process.poll() is None, says in made.said(1)) == (resumes, True)
+    process.kill()
+    process.wait()
+
+
+def wait_for_saves(run: Path, starts: int) -> None:
+    """Waits until rank 0 has committed a checkpoint in that many starts, each of which goes on from one before."""
+    events = run / "events/rank-00000.jsonl"
+    goes_on = [r'"resumed_from":null', *[r'"resumed_from":\d'] * (starts - 1)]
+    wanted = re.compile("".join(f'.*?{start}.*?"state":"committed"' for start in goes_on), re.DOTALL)
+    while not (events.is_file() and wanted.match(events.read_text("utf-8"))):
+        time.sleep(0.05)
+
+
+def kill_the_worker(pod: subprocess.Popen[bytes]) -> None:
+    """Kills the process of a pod that trains."""
+    family = psutil.Process(pod.pid).children(recursive=True)
+    next(each for each in family if "torch.distributed.run" not in each.cmdline() and "engine" in each.cmdline()).kill()
