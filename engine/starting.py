@@ -111,16 +111,16 @@ def go_back(config: Config, loading: Loading, *, run: Path, group: dist.ProcessG
 
 def _require_one_folder(folder: Path, group: dist.ProcessGroup) -> None:
     """D636 where a rank cannot write the folder, or has another one of its name: found now, not at the first save."""
-    mark = on_first(group, f"making {folder}", lambda: _leave_mark(folder))
+    name = on_first(group, f"making {folder}", lambda: _leave_mark(folder))
     try:
-        on_all(group, f"looking into {folder}", lambda: _require_mark(mark))
+        on_all(group, f"looking into {folder}", lambda: _require_mark(folder / name))
     finally:
         if dist.get_rank() == 0:
             with contextlib.suppress(OSError):
-                mark.unlink()
+                (folder / name).unlink()
 
 
-def _leave_mark(folder: Path) -> Path:
+def _leave_mark(folder: Path) -> str:
     mark = folder / f".seen-by-all.{uuid.uuid4().hex}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def _leave_mark(folder: Path) -> Path:
         raise TitanError(
             _error(f"{folder} cannot be written on {os.uname().nodename}: {reason(error)}", fix)
         ) from error
-    return mark
+    return mark.name
 
 
 def _require_mark(mark: Path) -> None:

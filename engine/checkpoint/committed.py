@@ -14,6 +14,7 @@ checkpoint is damaged: it was committed, and is not loaded.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -192,7 +193,12 @@ def steps_to_delete(found: Checkpoints, keep_latest_k: int, *, writing: Collecti
 
 
 def delete(checkpoint: Path) -> None:
-    """Deletes a checkpoint: its manifest first, so that what a crash leaves of it is not taken for one."""
+    """Deletes a checkpoint: its manifest first, so that what a crash leaves of it is not taken for one.
+
+    OSError where it cannot, and of a link, behind which is somebody's own.
+    """
+    if checkpoint.is_symlink():
+        raise OSError(errno.ENOTSUP, "it is a link", str(checkpoint))
     (checkpoint / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(checkpoint)
 

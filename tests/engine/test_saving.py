@@ -1,0 +1,127 @@
+"""When a run saves, what it keeps, and what it never saves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from gloo_pool import GlooPool
+from resuming import train
+from synthetic import tiny
+from torch.distributed.tensor import DTensor
+
+import engine.training
+from engine.build import Built
+from engine.checkpoint.committed import checkpoints_in
+from engine.checkpoint.manifest import read_manifest
+from engine.events import event_file, read_new
+from engine.planner.plan import plan
+from engine.planner.saved import saved
+
+SAVING = {"training__steps": 7, "checkpoint__interval": 2}
+
+
+def told(run: Path, kind: str) -> list[dict[str, Any]]:
+    """Events of rank 0 of one kind."""
+    return [event for event in read_new(event_file(run, 0))[0] if event["kind"] == kind]
+
+
+def test_a_run_saves_every_interval_and_after_its_last_step(tmp_path: Path) -> None:
+    train(SAVING | {"checkpoint__keep_latest_k": 0}, str(tmp_path))
+    assert checkpoints_in(tmp_path / "checkpoints").committed == (2, 4, 6, 7)
+    assert [(event["step"], event["state"]) for event in told(tmp_path, "checkpoint")] == [
+        (step, state) for step in (2, 4, 6, 7) for state in ("begun", "committed")
+    ]
+
+
+def test_a_step_that_is_both_due_and_last_is_saved_once(tmp_path: Path) -> None:
+    train(SAVING | {"training__steps": 4}, str(tmp_path))
+    assert [event["step"] for event in told(tmp_path, "checkpoint")] == [2, 2, 4, 4]
+
+
+def test_only_the_newest_are_kept(tmp_path: Path) -> None:
+    train(SAVING | {"checkpoint__keep_latest_k": 1}, str(tmp_path))
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["step-7"]
+
+
+def test_a_save_is_a_phase_of_its_own_with_its_seconds_and_bytes(tmp_path: Path) -> None:
+    train(SAVING, str(tmp_path))
+    phases = [(event["name"], event["state"]) for event in told(tmp_path, "phase")]
+    at = phases.index(("save", "begin"))
+    assert phases[at - 1 : at + 3] == [("train", "end"), ("save", "begin"), ("save", "end"), ("train", "begin")]
+    committed = next(event for event in told(tmp_path, "checkpoint") if event["state"] == "committed")
+    assert committed["bytes"] == read_manifest(tmp_path / "checkpoints" / "step-2").bytes
+    assert committed["seconds"] > 0
+
+
+def test_a_checkpoint_takes_what_is_planned_for_it(tmp_path: Path) -> None:
+    values = SAVING | {"model__shape__dim": 256, "model__shape__ffn_dim": 1024}
+    train(values, str(tmp_path))
+    planned = saved(tiny(**values), plan(tiny(**values)).parameters).one_bytes
+    written = read_manifest(tmp_path / "checkpoints" / "step-2")
+    tensors = sum(size for name, size in written.files.items() if name.endswith(".distcp"))
+    # Beside them: about 500 bytes of torch's own form for each of 63 tensors, and the random state.
+    assert planned < tensors < 1.01 * planned + 63 * 1000
+
+
+def test_a_manifest_tells_the_position_in_the_data(tmp_path: Path) -> None:
+    train(SAVING, str(tmp_path))
+    written = read_manifest(tmp_path / "checkpoints" / "step-4")
+    assert (written.step, written.samples, written.updates, written.seed) == (4, 32, 4, 0)
+    assert written.lr_horizon["steps"] == 7
+    assert written.layout["world_size"] == 1
+
+
+def test_a_checkpoint_that_cannot_be_deleted_is_a_warning(tmp_path: Path) -> None:
+    train(SAVING | {"training__steps": 10}, str(tmp_path), ends_after=3)
+    stuck = tmp_path / "checkpoints" / "step-2"
+    shutil.rmtree(stuck)
+    stuck.symlink_to(tmp_path / "checkpoints" / "step-3")
+    found = train(SAVING | {"training__steps": 10, "checkpoint__keep_latest_k": 1}, str(tmp_path))
+    assert found["last_step"] == 10
+    assert any("step-2 of" in event["message"] for event in told(tmp_path, "warning"))
+    assert stuck.is_symlink()
+
+
+def plant(arguments: dict[str, Any], folder: str) -> str:
+    """The gradient of one weight is NaN on rank 1 at step 3; what is said."""
+    before, calls = engine.training.forward_backward, 0
+
+    def planting(built: Built, batches: Any, denominator: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        loss = before(built, batches, denominator)
+        gradient = built.weights["norm.weight"].grad
+        if calls == 3 and dist.get_rank() == 1:
+            assert isinstance(gradient, DTensor)
+            gradient.to_local()[0] = float("nan")
+        return loss
+
+    engine.training.forward_backward = planting
+    try:
+        train(arguments, folder)
+    except RuntimeError as failure:
+        return str(failure)
+    finally:
+        engine.training.forward_backward = before
+    return "nothing"
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("log_freq", [1, 100])
+def test_c26_nothing_that_is_not_finite_is_saved(log_freq: int, gloo: GlooPool, tmp_path: Path) -> None:
+    arguments = {
+        "processes": 2,
+        "parallelism__data_parallel_shard_degree": 2,
+        "metrics__log_freq": log_freq,
+        "checkpoint__interval": 1,
+    }
+    for message in gloo.run(2, plant, arguments=arguments, folder=str(tmp_path)):
+        assert message.startswith("step 3: the gradient of norm.weight is not finite on rank 1")
+    found = checkpoints_in(tmp_path / "checkpoints")
+    assert (found.committed, found.unfinished) == ((1, 2), ())
