@@ -148,7 +148,7 @@ def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options, meeti
     if loaded.config.launch.scheduler == "slurm":
         from titancli.launch.slurm import launch_on_slurm
 
-        return launch_on_slurm(loaded, plan, place, corpus, dry_run=options.dry_run)
+        return launch_on_slurm(loaded, plan, place, corpus, preflight=options.preflight, dry_run=options.dry_run)
     here = replace(here, plan=plan, corpus=corpus)
     return launch_with_others(here, meeting) if meeting is not None and meeting.nodes > 1 else launch_here(here, place)
 
@@ -157,7 +157,7 @@ def _on_kubernetes(loaded: Loaded, plan: Plan, options: Options) -> int:
     from titancli.launch.kubernetes import launch_on_kubernetes, place_of
     from titancli.launch.local import say_complete
 
-    place = place_of(loaded, resume=options.resume, overwrite=options.overwrite)
-    if isinstance(place, Path):
-        return say_complete(place, loaded)
-    return launch_on_kubernetes(loaded, plan, place, resume=options.resume, dry_run=options.dry_run)
+    place = place_of(loaded, options)
+    return (
+        say_complete(place, loaded) if isinstance(place, Path) else launch_on_kubernetes(loaded, plan, place, options)
+    )

@@ -44,7 +44,7 @@ def require_combination(options: Options, scheduler: str) -> None:
     if options.dry_run and options.detach:
         message = "--dry-run starts nothing, so --detach has nothing to come back from"
         wrong.append(report.error("R123", message, "leave one of them out"))
-    if options.dry_run and options.preflight:
+    if options.dry_run and options.preflight and scheduler == "local":
         message = "--dry-run starts nothing, and --preflight would measure with every GPU"
         wrong.append(report.error("R124", message, "leave one of them out"))
     if options.detach and scheduler != "local":

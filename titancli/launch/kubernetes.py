@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.errors import EXIT_OK, TitanError
 from engine.planner.plan import Plan
@@ -24,18 +25,22 @@ from titancli.launch.manifest import KINDS, Kind, manifest, object_name
 from titancli.launch.run_folder import Place, choose
 from titancli.monitor.follow import folder_of_runs
 
+if TYPE_CHECKING:
+    from titancli.launch import Options
+
 _ANSWERS_WITHIN_S = 60.0
 
 
-def launch_on_kubernetes(loaded: Loaded, plan: Plan, place: Place, *, resume: bool, dry_run: bool) -> int:
+def launch_on_kubernetes(loaded: Loaded, plan: Plan, place: Place, options: Options) -> int:
     """Submits a run, or prints its manifest; returns the exit code. TitanError where it cannot be submitted."""
     asked = loaded.config.launch.kubernetes
     kind, name = KINDS[asked.kind], object_name(place.run.name)
     if place.taken:
         message = f"--overwrite cannot move the run folder {place.run} aside under its pods"
         raise TitanError(report.error("U193", message, "give another --name"))
-    text = manifest(place.run, loaded.config, plan, resumes=place.resumed is not None or resume)
-    if dry_run:
+    resumes = place.resumed is not None or options.resume
+    text = manifest(place.run, loaded.config, plan, resumes=resumes, preflight=options.preflight)
+    if options.dry_run:
         report.say(text.removesuffix("\n"))
         report.say("nothing was submitted; titan launch hands this to: kubectl apply -f -", sys.stderr)
         return EXIT_OK
@@ -135,10 +140,10 @@ def _require_well(word: str, exit_code: int, err: str) -> None:
     raise TitanError(report.error("U194", f"kubectl {word} failed: {told}", fix))
 
 
-def place_of(loaded: Loaded, *, resume: bool, overwrite: bool) -> Place | Path:
+def place_of(loaded: Loaded, options: Options) -> Place | Path:
     """Where the pods find or make the run folder: this machine need not see it."""
     folder, name = folder_of_runs(loaded.config.job.dump_folder), loaded.config.job.name
-    if resume and not overwrite and name and not os.path.lexists(folder / name):
-        # Judged as a name alone, as for a new run.
-        resume = False
-    return choose(loaded, resume=resume, overwrite=overwrite, now_s=time.time())
+    # One that is not here is judged by its name alone, as that of a new run.
+    is_elsewhere = bool(name) and not options.overwrite and not os.path.lexists(folder / name)
+    resume = options.resume and not is_elsewhere
+    return choose(loaded, resume=resume, overwrite=options.overwrite, now_s=time.time())

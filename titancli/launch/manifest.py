@@ -17,11 +17,13 @@ from pathlib import Path, PurePosixPath
 
 from engine.config import Config
 from engine.planner.plan import Plan
+from engine.preflight.judging import FILE as VERDICT
 from engine.rules.jobs import is_lost, keeps_checkpoints, volume_parts
 from engine.settled import FILE, settled_by
 from engine.sources import to_toml
 from titancli import report
 from titancli.launch.ended import EXIT_RESTART
+from titancli.launch.preflight import preflight_words
 from titancli.launch.template import Value, filled
 from titancli.launch.torchrun import environment_of_workers, in_lines, torchrun_words
 
@@ -82,10 +84,10 @@ def object_name(run: str) -> str:
     return f"{name[: _LONGEST_NAME - 9].rstrip('-')}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
 
 
-def manifest(run: Path, config: Config, plan: Plan, *, resumes: bool = False) -> str:
+def manifest(run: Path, config: Config, plan: Plan, *, resumes: bool = False, preflight: bool = False) -> str:
     """The YAML of a run: a ConfigMap, and the object of its kind.
 
-    With `resumes` its pods go on in a folder whatever the config of the run in it.
+    With `resumes` its pods go on in a folder whatever the config of the run in it; with `preflight` they measure first.
     """
     name, asked = object_name(run.name), config.launch.kubernetes
     files = _files(config, plan)
@@ -102,7 +104,8 @@ def manifest(run: Path, config: Config, plan: Plan, *, resumes: bool = False) ->
             "data": [line for file, text in files.items() for line in _block(file, text)],
         },
     )
-    return top + _object(run, config, plan, name=name, configmap=configmap, resumes=resumes)
+    script = _script(run, config, plan, name=name, resumes=resumes, preflight=preflight)
+    return top + _object(config, plan, name=name, configmap=configmap, script=script)
 
 
 def _files(config: Config, plan: Plan) -> dict[str, str]:
@@ -112,11 +115,11 @@ def _files(config: Config, plan: Plan) -> dict[str, str]:
     return files | ({FILE: json.dumps(settled, indent=1) + "\n"} if settled else {})
 
 
-def _object(run: Path, config: Config, plan: Plan, *, name: str, configmap: str, resumes: bool) -> str:
+def _object(config: Config, plan: Plan, *, name: str, configmap: str, script: str) -> str:
     asked = config.launch.kubernetes
     kind, nodes = KINDS[asked.kind], config.cluster.nodes
     head: dict[str, Value] = {"name": quoted(name), "namespace": quoted(asked.namespace)}
-    pod = _pod(config, plan, configmap=configmap, script=_script(run, config, plan, name=name, resumes=resumes))
+    pod = _pod(config, plan, configmap=configmap, script=script)
     processes = str(plan.world_size // nodes)
     if asked.kind == "TrainJob":
         runtime = "torch-rocm-distributed" if _is_amd(plan.gpu) else "torch-distributed"
@@ -164,13 +167,9 @@ def _pod(config: Config, plan: Plan, *, configmap: str, script: str) -> dict[str
     }
 
 
-def _script(run: Path, config: Config, plan: Plan, *, name: str, resumes: bool) -> str:
+def _script(run: Path, config: Config, plan: Plan, *, name: str, resumes: bool, preflight: bool) -> str:
     """What a container does, for its shell."""
-    kind, nodes = KINDS[config.launch.kubernetes.kind], config.cluster.nodes
-    meeting = ('--node-rank="$node"', '--master-addr="$head"', '--master-port="$port"')
-    words = torchrun_words(
-        "python3", "$run", nodes=nodes, processes=plan.world_size // nodes, meeting=meeting, shows_output=True
-    )
+    kind, never = KINDS[config.launch.kubernetes.kind], str(config.launch.max_restarts + 1)
     return filled(
         "node.sh",
         {
@@ -179,14 +178,34 @@ def _script(run: Path, config: Config, plan: Plan, *, name: str, resumes: bool) 
             "node_rank": kind.node_rank,
             "master_addr": kind.master_addr.format(name=name),
             "master_port": kind.master_port,
-            "torchrun": in_lines([re.sub(r"\$run\S*", r'"\g<0>"', word) for word in words]),
+            "torchrun": _shell_lines(_torchrun(config, plan, port="$port")),
+            "preflight": list(_preflight(config, plan, never)) if preflight else [],
             "max_restarts": str(config.launch.max_restarts),
             "before": list(_before(config, resumes=resumes)),
             "goes_on": list(_goes_on(config)),
             "restart": str(EXIT_RESTART),
-            "never": str(config.launch.max_restarts + 1),
+            "never": never,
         },
     )
+
+
+def _torchrun(config: Config, plan: Plan, *, port: str) -> tuple[str, ...]:
+    """torchrun for the shell of a container: its folder and the meeting place are variables of that."""
+    nodes = config.cluster.nodes
+    meeting = ('--node-rank="$node"', '--master-addr="$head"', f'--master-port="{port}"')
+    return torchrun_words(
+        "python3", "$run", nodes=nodes, processes=plan.world_size // nodes, meeting=meeting, shows_output=True
+    )
+
+
+def _preflight(config: Config, plan: Plan, never: str) -> Iterator[str]:
+    """What goes before the run, at a port of its own: a node may be at the run before another has left this."""
+    torchrun = _shell_lines(preflight_words(_torchrun(config, plan, port="$((port + 1))")))
+    yield from filled("node_preflight.sh", {"verdict": VERDICT, "never": never, "torchrun": torchrun}).splitlines()
+
+
+def _shell_lines(torchrun: tuple[str, ...]) -> list[str]:
+    return in_lines([re.sub(r"\$run\S*", r'"\g<0>"', word) for word in torchrun])
 
 
 def _before(config: Config, *, resumes: bool) -> Iterator[str]:

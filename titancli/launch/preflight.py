@@ -27,6 +27,7 @@ from titancli.launch.progress import quietly_say
 from titancli.launch.supervise import Signals
 from titancli.launch.torchrun import Command
 from titancli.monitor.failure import failures_of
+from titancli.monitor.follow import Launcher
 from titancli.monitor.run_state import RunState
 from titancli.rank_logs import TORCHRUN_LOG, logs_of_node, torchrun_logs
 
@@ -176,5 +177,14 @@ def _unheard(run: Path) -> Finding:
     return report.error("H826", f"the preflight came to no end: {last or 'torchrun said nothing'}", fix)
 
 
+def _in_a_job(run: Path) -> int:
+    """Says what a preflight found that a scheduler has started; one that is not passed ends the run."""
+    code = say_verdict(run)
+    if code != EXIT_OK:
+        with contextlib.suppress(OSError):
+            replace(Launcher.this_process(), exit_code=code).write(run)
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(say_verdict(Path(sys.argv[1])))
+    sys.exit(_in_a_job(Path(sys.argv[1])))

@@ -12,18 +12,21 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from engine.config import Config
 from engine.errors import EXIT_OK, TitanError
 from engine.hardware import GPUS
 from engine.planner.plan import Plan
+from engine.preflight.judging import FILE as VERDICT
 from engine.rules.jobs import fits_a_script, option_name
 from engine.sources import Loaded
 from titancli import report
 from titancli.launch.answers import Stopped
 from titancli.launch.ended import EXIT_RESTART, EXIT_SMALLER
+from titancli.launch.preflight import FOLDER as PREFLIGHT
+from titancli.launch.preflight import preflight_words
 from titancli.launch.requeue import goes_back
 from titancli.launch.run_folder import Place, alone_in, choose, create, withdraw
 from titancli.launch.slurm_job import FILE, Job, require_sbatch, submit, words
@@ -47,18 +50,18 @@ _INSTEAD = {
 }
 
 
-def launch_on_slurm(loaded: Loaded, plan: Plan, place: Place, corpus: str, *, dry_run: bool) -> int:
+def launch_on_slurm(loaded: Loaded, plan: Plan, place: Place, corpus: str, *, preflight: bool, dry_run: bool) -> int:
     """Submits a run, or prints its script; returns the exit code. TitanError where it cannot be submitted."""
     _require_plain_paths(place.run)
     _say_what_goes_before(os.environ)
     command = shlex.join(words(_path(place.run)))
     if dry_run:
-        report.say(script(place.run, loaded.config, plan).removesuffix("\n"))
+        report.say(script(place.run, loaded.config, plan, preflight=preflight).removesuffix("\n"))
         report.say(f"nothing was submitted; titan launch writes this script and runs: {command}", sys.stderr)
         return EXIT_OK
     require_sbatch()
     try:
-        job, place, aside = _submitted(loaded, plan, place)
+        job, place, aside = _submitted(loaded, plan, place, preflight=preflight)
     except Stopped as stopped:
         return stopped.exit_code
     if aside:
@@ -79,14 +82,14 @@ def launch_on_slurm(loaded: Loaded, plan: Plan, place: Place, corpus: str, *, dr
     return EXIT_OK
 
 
-def _submitted(loaded: Loaded, plan: Plan, place: Place) -> tuple[Job, Place, str]:
+def _submitted(loaded: Loaded, plan: Plan, place: Place, *, preflight: bool) -> tuple[Job, Place, str]:
     """The job of a run, where that stands, and where a folder that stood there was moved to."""
     resume = place.resumed is not None
     with alone_in(place.run.parent):
         # Another launch may have taken the place while this one read its data.
         again = choose(loaded, resume=resume, overwrite=place.taken, now_s=time.time())
         place = again if isinstance(again, Place) else place
-        text = script(place.run, loaded.config, plan)
+        text = script(place.run, loaded.config, plan, preflight=preflight)
         aside = create(place, loaded, plan, shlex.join(words(_path(place.run))), files={SCRIPT: text})
         try:
             job = submit(_path(place.run), place.run.name)
@@ -125,11 +128,12 @@ def _keep(job: Job, run: Path) -> None:
         raise TitanError(report.error("U196", message, fix, key="job.dump_folder")) from trouble
 
 
-def script(run: Path, config: Config, plan: Plan) -> str:
+def script(run: Path, config: Config, plan: Plan, *, preflight: bool = False) -> str:
     """The batch script of a run."""
     gpus = report.devices(plan.gpu, plan.world_size)
     per_node = plan.world_size // config.cluster.nodes
     variables = environment_of_workers(config.launch.grace_seconds)
+    torchrun = _torchrun(config.cluster.nodes, per_node)
     return filled(
         "slurm.sbatch",
         {
@@ -147,16 +151,26 @@ def script(run: Path, config: Config, plan: Plan) -> str:
             "patience": str(_notice_s(config)),
             "restart": str(EXIT_RESTART),
             "smaller": str(EXIT_SMALLER),
-            "torchrun": _torchrun(config.cluster.nodes, per_node),
+            "preflight": list(_preflight(config, torchrun)) if preflight else [],
+            "torchrun": _lines(torchrun),
         },
     )
 
 
-def _torchrun(nodes: int, processes: int) -> list[str]:
-    """torchrun as the shell of the script takes it: paths and the meeting place are variables of that."""
+def _torchrun(nodes: int, processes: int) -> tuple[str, ...]:
+    """torchrun for the shell of the script: paths and the meeting place are variables of that."""
     meeting = ("--rdzv-backend=c10d", '--rdzv-endpoint="$head:$port"', '--rdzv-id="$SLURM_JOB_ID"')
-    every = torchrun_words("$python", "$run", nodes=nodes, processes=processes, meeting=meeting)
-    return in_lines([re.sub(r"\$(python|run)\S*", r'"\g<0>"', word) for word in every])
+    return torchrun_words("$python", "$run", nodes=nodes, processes=processes, meeting=meeting)
+
+
+def _preflight(config: Config, torchrun: tuple[str, ...]) -> Iterator[str]:
+    """What goes before the run in its job, in lines of the script."""
+    values = {"verdict": VERDICT, "logs": f"{PREFLIGHT}/logs", "patience": str(_notice_s(config))}
+    yield from filled("preflight.sh", values | {"torchrun": _lines(preflight_words(torchrun))}).splitlines()
+
+
+def _lines(torchrun: tuple[str, ...]) -> list[str]:
+    return in_lines([re.sub(r"\$(python|run)\S*", r'"\g<0>"', word) for word in torchrun])
 
 
 def options(run: Path, config: Config, plan: Plan) -> list[str]:

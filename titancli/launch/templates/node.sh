@@ -20,21 +20,24 @@ done
 {{goes_on}}
 
 # Kubernetes signals this shell alone: torchrun hands it on, and the ranks save within the grace.
-asked= torchrun=
-trap 'asked=yes; [ -z "$torchrun" ] || kill -TERM "$torchrun" 2>/dev/null' TERM INT
-{
-  exec \
-    {{torchrun}}
-} &
-torchrun=$!
-[ -z "$asked" ] || kill -TERM "$torchrun" 2>/dev/null
-wait "$torchrun"
-code=$?
-while kill -0 "$torchrun" 2>/dev/null; do
-  wait "$torchrun"
+asked= started=
+trap 'asked=yes; [ -z "$started" ] || kill -TERM "$started" 2>/dev/null' TERM INT
+torchrun() {
+  "$@" &
+  started=$!
+  [ -z "$asked" ] || kill -TERM "$started" 2>/dev/null
+  wait "$started"
   code=$?
-done
-[ -z "$asked" ] || [ $code = 0 ] || code=143
+  while kill -0 "$started" 2>/dev/null; do
+    wait "$started"
+    code=$?
+  done
+  [ -z "$asked" ] || [ $code = 0 ] || code=143
+}
+{{preflight}}
+
+torchrun \
+  {{torchrun}}
 
 # How it went, or which rank failed first and why; the pod ends with the exit code of titan launch.
 python3 -m titancli.launch.ended "$run" "$code" "$(($(date +%s) - began))" --node "$node"
