@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -91,32 +91,40 @@ def gather(meeting: Meeting, mine: Message, listener: socket.socket, *, timeout_
     strangers: list[Line] = []
     deadline_s = time.monotonic() + timeout_s
     wanted = set(range(1, meeting.nodes))
-    if wanted:
-        say(f"waiting for {_nodes(wanted)} at {meeting.endpoint}")
-    while wanted - guests.keys():
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            raise _missing(meeting, guests, timeout_s)
-        known: list[Line | socket.socket] = [listener, *strangers, *(guest.line for guest in guests.values())]
-        if listener in readable(known, min(left_s, 1.0)):
-            line = Line(listener.accept()[0])
-            line.send({key: mine[key] for key in ("titan", "run", "nodes")})
-            strangers.append(line)
-        for guest in [each for each in guests.values() if not each.line.read() and each.line.is_gone]:
-            say(f"{guest} has gone again; waiting for it")
-            del guests[guest.rank]
-        for line in [*strangers]:
-            if hello := line.read():
+    say(f"waiting for {_nodes(wanted)} at {meeting.endpoint}")
+    try:
+        while wanted - guests.keys():
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise _missing(meeting, guests, timeout_s)
+            known: list[Line | socket.socket] = [listener, *strangers, *(guest.line for guest in guests.values())]
+            if listener in readable(known, min(left_s, 1.0)):
+                strangers.append(_greet(mine, listener))
+            _let_go(guests, say)
+            for line in [line for line in strangers if line.heard() or line.is_gone]:
                 strangers.remove(line)
-                new = _admit(mine, hello[0], line, guests)
+                new = _admit(mine, line, guests)
                 if new is not None:
                     guests[new.rank] = new
                     say(f"{new} is here from {line.there}")
-            elif line.is_gone:
-                strangers.remove(line)
-    for line in strangers:
-        line.close()
+    finally:
+        for line in strangers:
+            line.close()
     return [guests[rank] for rank in sorted(guests)]
+
+
+def _greet(mine: Message, listener: socket.socket) -> Line:
+    """Who has knocked hears where it is, before it has to say anything."""
+    line = Line(listener.accept()[0])
+    line.send({key: mine[key] for key in ("titan", "run", "nodes")})
+    return line
+
+
+def _let_go(guests: dict[int, Guest], say: Say) -> None:
+    """Machines that have gone away may come again."""
+    for guest in [each for each in guests.values() if not each.line.heard() and each.line.is_gone]:
+        say(f"{guest} has gone again; waiting for it")
+        guests.pop(guest.rank).line.close()
 
 
 def _missing(meeting: Meeting, guests: dict[int, Guest], timeout_s: float) -> NotMet:
@@ -127,7 +135,7 @@ def _missing(meeting: Meeting, guests: dict[int, Guest], timeout_s: float) -> No
         "longer waiting: comm.init_timeout_seconds"
     )
     finding = report.error("R148", message, fix)
-    _refuse(guests, finding, EXIT_RUN_FAILED)
+    _refuse([*guests.values()], finding, EXIT_RUN_FAILED)
     return NotMet(finding)
 
 
@@ -135,21 +143,19 @@ def _nodes(ranks: set[int] | list[int]) -> str:
     return f"node{'s' if len(ranks) > 1 else ''} {', '.join(map(str, sorted(ranks)))}"
 
 
-def _admit(mine: Message, theirs: Message, line: Line, guests: dict[int, Guest]) -> Guest | None:
-    """The machine that has said who it is; None for one that only has the wrong door."""
+def _admit(mine: Message, line: Line, guests: dict[int, Guest]) -> Guest | None:
+    """The machine that says who it is; None for one that only has the wrong door."""
+    theirs = line.wait(0.0) or {}
     match theirs:
-        case {"titan": int(), "run": str(run), "rank": int(rank), "host": str(host)}:
+        case {"titan": int(), "run": str(run), "rank": int(rank), "host": str(host)} if run == mine["run"]:
             guest = Guest(rank=rank, host=host, line=line)
         case _:
             line.close()
             return None
-    if run != mine["run"]:
-        line.close()
-        return None
     wrong = _difference(mine, theirs, guest, guests)
     if wrong is None:
         return guest
-    _refuse({**guests, -1: guest}, wrong, EXIT_CONFIG)
+    _refuse([*guests.values(), guest], wrong, EXIT_CONFIG)
     raise TitanError(wrong)
 
 
@@ -163,7 +169,7 @@ def _difference(mine: Message, theirs: Message, guest: Guest, guests: dict[int, 
     if theirs.get("nodes") != mine["nodes"]:
         message = f"{guest} was called with --nnodes {theirs.get('nodes')}, and node 0 with --nnodes {mine['nodes']}"
         return report.error("R150", message, "give the same number on all of them")
-    if guest.rank in guests:
+    if guest.rank in guests and not guests[guest.rank].line.is_gone:
         message = f"two of them call themselves node {guest.rank}: {guests[guest.rank].host} and {guest.host}"
         return report.error("R149", message, "give each its own --node-rank")
     told = _differences(mine.get("config", {}), theirs.get("config", {}))
@@ -182,9 +188,9 @@ def _differences(here: Message, there: Message) -> str:
     return ", ".join((*words, *([f"and {len(changed) - _MOST_KEYS} more"] if len(changed) > _MOST_KEYS else [])))
 
 
-def _refuse(guests: dict[int, Guest], finding: Finding, exit_code: int) -> None:
+def _refuse(guests: Sequence[Guest], finding: Finding, exit_code: int) -> None:
     """Tells all who have come why nothing is going to start."""
-    for guest in guests.values():
+    for guest in guests:
         guest.line.send(refusal(finding, exit_code))
         guest.line.close()
 

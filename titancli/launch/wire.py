@@ -73,6 +73,11 @@ class Line:
         messages, self._inbox = self._inbox, []
         return messages
 
+    def heard(self) -> bool:
+        """Whether a message has come in that nobody has read; does not wait."""
+        self._take_in()
+        return bool(self._inbox)
+
     def wait(self, timeout_s: float) -> Message | None:
         """The next message; None where the other end is gone or says nothing in time."""
         deadline_s = time.monotonic() + timeout_s

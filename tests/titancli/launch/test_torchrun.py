@@ -5,10 +5,13 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from titancli.launch.meeting import Meeting
 from titancli.launch.torchrun import Command, command
 
 OUTER = {
@@ -52,6 +55,40 @@ def test_run_folder_is_absolute_so_that_the_command_works_from_anywhere() -> Non
 
 def test_c44_port_is_any_free_one() -> None:
     assert "--rdzv-endpoint=127.0.0.1:0" in made({}).words
+
+
+def together(rank: int, environ: dict[str, str], **changes: Any) -> Command:
+    meeting = replace(Meeting(nodes=3, rank=rank, host="node0", port=29500, interface="eth1"), **changes)
+    return command(
+        Path("/runs/x"), processes=2, threads=1, grace_s=30.0, environ=environ, meeting=meeting, timeout_s=12.5
+    )
+
+
+def test_rank_order_is_that_of_the_nodes_by_the_static_rendezvous() -> None:
+    words = together(2, {}).words
+    assert words[3:11] == (
+        "--nnodes=3",
+        "--nproc-per-node=2",
+        "--rdzv-backend=static",
+        "--rdzv-endpoint=node0:29500",
+        "--node-rank=2",
+        "--rdzv-id=x",
+        "--rdzv-conf=timeout=13",
+        "--max-restarts=0",
+    )
+
+
+def test_each_node_has_logs_of_its_own_in_the_folder_they_share() -> None:
+    assert "--log-dir=/runs/x/logs/node-1" in together(1, {}).words
+    assert "--log-dir=/runs/x/logs" in together(0, {}, nodes=1).words
+
+
+def test_gloo_takes_the_interface_that_leads_to_the_others_unless_the_person_has_set_one() -> None:
+    assert together(1, {}).environment({})["GLOO_SOCKET_IFNAME"] == "eth1"
+    set_by_hand = {"GLOO_SOCKET_IFNAME": "ib0"}
+    assert together(1, set_by_hand).environment(set_by_hand)["GLOO_SOCKET_IFNAME"] == "ib0"
+    assert "GLOO_SOCKET_IFNAME" not in together(1, {}, interface=None).environment({})
+    assert "NCCL_SOCKET_IFNAME" not in together(1, {}).environment({})
 
 
 @pytest.mark.parametrize("folder", ["plain", "with space", "quo'te", "dollar$HOME"])

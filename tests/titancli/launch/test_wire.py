@@ -1,0 +1,58 @@
+"""Messages between two launchers, over real sockets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from titancli.launch import wire
+from titancli.launch.wire import Line
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Line, socket.socket]]:
+    """A line, and the bare socket at its other end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        mine = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    with mine, theirs:
+        yield Line(mine), theirs
+
+
+def test_messages_arrive_whole_and_in_order(ends: tuple[Line, socket.socket]) -> None:
+    line, other = ends
+    other.sendall(b'{"a": 1}\n{"b":')
+    assert line.wait(5) == {"a": 1}
+    assert line.wait(0) is None
+    other.sendall(b' 2}\n{"c": 3}\n')
+    assert line.wait(5) == {"b": 2}
+    assert line.read() == [{"c": 3}]
+    line.send({"d": [1, None]})
+    assert other.recv(100) == b'{"d": [1, null]}\n'
+
+
+def test_closed_line_is_gone_once_its_last_word_is_read(ends: tuple[Line, socket.socket]) -> None:
+    line, other = ends
+    other.sendall(b'{"last": true}\n')
+    other.close()
+    assert line.wait(5) == {"last": True}
+    assert line.wait(5) is None
+    assert (line.is_gone, line.why_gone) == (True, "")
+
+
+@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", b"\xff\xfe\n"])
+def test_who_speaks_something_else_is_gone(ends: tuple[Line, socket.socket], noise: bytes) -> None:
+    line, other = ends
+    other.sendall(noise)
+    assert line.wait(5) is None
+    assert line.is_gone
+
+
+def test_message_without_end_is_not_kept(ends: tuple[Line, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "_MOST_BYTES", 100)
+    line, other = ends
+    other.sendall(b"3" * 101)
+    assert line.wait(5) is None
+    assert line.is_gone
