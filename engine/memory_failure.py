@@ -34,6 +34,7 @@ _PASSING = {("engine/step.py", "forward_backward"): "forward"}
 _SETTLING = {
     ("engine/build.py", ""): "build",
     ("engine/training.py", "Training.save"): "save",
+    ("engine/ahead.py", ""): "reading data",
     ("engine/model/loss.py", ""): "head and loss",
     ("engine/model/llama.py", "Head.forward"): "head and loss",
     ("engine/step.py", "update_weights"): "optimizer step",
@@ -57,8 +58,8 @@ def out_of_memory_in(failure: BaseException) -> BaseException | None:
 def memory_fields_at(failure: BaseException, *, device: torch.device, phase: str | None) -> dict[str, Any]:
     """The field `memory` that `run_ended` has of an out-of-memory; figures that are not known are None.
 
-    `phase` is the one that the run stands in: the moment where the error's own frames do not tell a finer one. Empty
-    where memory is not what ran out, and where so little is left that nothing can be asked.
+    `phase` is the one that the run stands in: the moment where the error's own frames tell neither one nor a step.
+    Empty where memory is not what ran out, and where so little is left that nothing can be asked.
     """
     ran_out = out_of_memory_in(failure)
     if ran_out is None:
@@ -68,7 +69,9 @@ def memory_fields_at(failure: BaseException, *, device: torch.device, phase: str
         figures = _on_gpu(ran_out, device) if device.type == "cuda" else _on_host()
     except (MemoryError, RuntimeError, OSError):  # a GPU that lost its context answers nothing any more
         figures = {}
-    return {"memory": {"moment": moment or phase, "step": step, "asked_bytes": _size(_ASKED, ran_out), **figures}}
+    if step is None:
+        moment = moment or phase
+    return {"memory": {"moment": moment, "step": step, "asked_bytes": _size(_ASKED, ran_out), **figures}}
 
 
 def _frames(failure: BaseException) -> Iterator[tuple[str, str, dict[str, Any]]]:

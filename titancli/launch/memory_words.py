@@ -103,8 +103,10 @@ def shortage_of(rank: int, seen: RanOut, plan: Plan) -> Shortage:
 def lines(short: Shortage) -> Iterator[tuple[str, str]]:
     """What is to be said of it, a label and a text each."""
     seen, memory = short.seen, short.memory
-    where = f"step {seen.step}, {seen.moment}" if seen.step is not None else seen.moment
-    yield "moment", f"{where or 'not known'}: {_asked(seen)}"
+    where = ", ".join(
+        part for part in (f"step {seen.step}" if seen.step is not None else "", seen.moment or "") if part
+    )
+    yield "moment", f"{where or figures.NOT_KNOWN}: {_asked(seen)}"
     if held := _held(seen):
         yield "held", held
     if seen.others:
