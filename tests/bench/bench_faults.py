@@ -80,6 +80,8 @@ def once(row: Fault, folder: Path, moment: str, seed: int, *, undisturbed: dict[
     trial = Trial(folder, moment, seed, undisturbed=undisturbed)
     try:
         row.do(trial)
+    except Exception as failure:  # noqa: BLE001 - a try that cannot be made has not survived
+        trial.problem(f"the try itself: {type(failure).__name__}: {failure}")
     finally:
         trial.close()
     wall_s = time.monotonic() - began_s
