@@ -12,7 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from engine.errors import EXIT_CONFIG, EXIT_HARDWARE, EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, EXIT_TERMINATED
+from engine.errors import (
+    EXIT_CONFIG,
+    EXIT_HARDWARE,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_RUN_FAILED,
+    EXIT_TERMINATED,
+    Finding,
+)
+from titancli import report
 from titancli.launch.roll_call import Guest
 from titancli.launch.supervise import Ending
 from titancli.launch.wire import Line, Message, readable
@@ -43,21 +52,19 @@ class Departure:
         return self.exit_code in _ORDERLY
 
     def __str__(self) -> str:
-        name = f"node {self.node} ({self.host})"
-        if self.exit_code is None:
-            return f"the launcher of {name} {self.failure}"
-        return f"{name} ended with exit code {self.exit_code}{f': {self.failure}' if self.failure else ''}"
+        return self.finding().message
 
-    def text(self) -> str:
+    def finding(self) -> Finding:
         """The last words of a run that it ended."""
         if self.exit_code is None:
             fix = (
                 f"look at {self.host}: whether it runs, what its system's log says, and its network; then launch again"
             )
-            return f"error[R157]: {self}\n  fix: {fix}"
-        where = f"\n  --> {self.host}:{self.log}" if self.log else ""
+            return report.error("R157", f"the launcher of node {self.node} ({self.host}) {self.failure}", fix)
+        ended = f"node {self.node} ({self.host}) ended with exit code {self.exit_code}"
+        message = f"{ended}: {self.failure}" if self.failure else ended
         fix = f"mend what it says; all of it stands on the screen of the launcher on {self.host}"
-        return f"error[R158]: {self}{where}\n  fix: {fix}"
+        return report.error("R158", message, fix, source=f"{self.host}:{self.log}" if self.log else None)
 
 
 class Peers:
@@ -231,4 +238,4 @@ def _in_all(ending: Ending, departed: Sequence[Departure], *, is_told: bool) -> 
         code = EXIT_RUN_FAILED
     if not is_told and first.exit_code in (EXIT_CONFIG, EXIT_HARDWARE):
         code = first.exit_code
-    return replace(ending, exit_code=code, elsewhere=first.text())
+    return replace(ending, exit_code=code, elsewhere=str(first.finding()))
