@@ -83,10 +83,12 @@ def started(titan_command: tuple[str, ...], tmp_path: Path) -> Iterator[Started]
 def test_finished_run_ends_with_a_summary(finished_run: tuple[Path, Any]) -> None:
     _, launched = finished_run
     assert launched.code == 0, launched.err
-    lines = launched.out.splitlines()
+    # A busy machine takes more than 15 s to start, and then it says so.
+    lines = [line for line in launched.out.splitlines() if not line.startswith("still ")]
     assert lines[0] == "done: llama3 debugmodel on 2 processes on cpu, FSDP 2"
     assert lines[2].startswith("  stdlib: ")
-    assert lines[3:5] == ["starting processes", "building the model"]
+    begin = lines.index("starting processes")
+    assert lines[begin + 1] == "building the model"
     head, loss, speed, memory, folder, following = lines[-6:]
     assert head.startswith("done: 6 of 6 steps in ")
     assert loss.startswith("  loss         5.6")
