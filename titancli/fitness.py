@@ -73,7 +73,8 @@ def _versions(about: dict[str, Any] | None, trouble: str) -> Iterator[Check]:
     yield Check(name="Python", state="well", found=python)
     if about is None:
         fix = "install titan again, in an environment of its own"
-        yield Check(name="torch", state="wrong", found=f"torch cannot be used: {trouble}", fix=fix)
+        found = f"torch cannot be used: {trouble}"
+        yield Check(name="torch", state="wrong", found=found, fix=fix, rule="H810")
         return
     state, found, fix = _tried("torch", about["torch"])
     yield Check(name="torch", state=state, found=found, fix=fix, rule="H810")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import EXIT_CONFIG, EXIT_OK, Finding, TitanError
+from engine.errors import EXIT_CONFIG, EXIT_OK, Finding
 from engine.sources import Flag, Loaded, locate
 from titancli import report
 from titancli.validate import load_config
@@ -59,8 +59,6 @@ def launch(path: str | None, preset: str | None, flags: Sequence[Flag], options:
         flags = (*flags, Flag("cluster.nodes", options.nnodes, "--nnodes"))
     loaded = load_config("launch", path, preset, flags)
     require_combination(options, loaded.config.launch.scheduler)
-    if options.preflight:
-        raise TitanError(report.error("R126", "--preflight is not built yet", "leave it out"))
     meeting = meeting_of(options, loaded)
     machine = this_machine()
     checked = _judge(loaded, machine, meeting)
@@ -79,6 +77,7 @@ def _judge(loaded: Loaded, machine: Machine, meeting: Meeting | None) -> Report:
     """The report of the rules with what this machine says to it; planned anew for a larger card."""
     from engine.rules import check
     from titancli.launch.here import compare
+    from titancli.launch.obstacles import node_here, obstacles
 
     checked = check(loaded)
     if checked.exit_code == EXIT_CONFIG or loaded.config.launch.scheduler != "local":
@@ -88,7 +87,11 @@ def _judge(loaded: Loaded, machine: Machine, meeting: Meeting | None) -> Report:
     here = compare(loaded, machine, meets=meeting is not None)
     if here.cluster is not None:
         checked = check(loaded, cluster=here.cluster)
-    return replace(checked, findings=(*here.findings, *checked.findings))
+    found = list(here.findings)
+    if checked.plan is not None:
+        node = node_here(machine, loaded.config.job.dump_folder, 0 if meeting is None else meeting.rank)
+        found += obstacles(loaded, checked.plan, node)
+    return replace(checked, findings=(*found, *checked.findings))
 
 
 def _unbuilt(loaded: Loaded, checked: Report) -> list[Finding]:
@@ -134,23 +137,25 @@ def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options, meeti
     here = Here(loaded=loaded, plan=plan, machine=machine, options=options, corpus="", meeting=meeting)
     if meeting is not None and not meeting.is_head:
         # Whether the run folder is this machine's to judge is known only when machine 0 has been met.
-        return launch_with_others(replace(here, corpus=read_corpus(loaded, plan)), meeting)
+        return launch_with_others(replace(here, corpus=read_corpus(loaded, plan)), meeting, planned=plan)
     if loaded.config.launch.scheduler == "kubernetes":
         return _on_kubernetes(loaded, plan, options)
     place = choose(loaded, resume=options.resume, overwrite=options.overwrite, now_s=time.time())
     if isinstance(place, Path):
         if meeting is not None and meeting.nodes > 1:
-            return launch_with_others(here, meeting)
+            return launch_with_others(here, meeting, planned=plan)
         return say_complete(place, loaded)
     look_at_checkpoints(loaded, plan, place)
-    plan = as_it_was(loaded, plan, place)
+    planned, plan = plan, as_it_was(loaded, plan, place)
     corpus = read_corpus(loaded, plan)
     if loaded.config.launch.scheduler == "slurm":
         from titancli.launch.slurm import launch_on_slurm
 
         return launch_on_slurm(loaded, plan, place, corpus, preflight=options.preflight, dry_run=options.dry_run)
     here = replace(here, plan=plan, corpus=corpus)
-    return launch_with_others(here, meeting) if meeting is not None and meeting.nodes > 1 else launch_here(here, place)
+    if meeting is not None and meeting.nodes > 1:
+        return launch_with_others(here, meeting, planned=planned)
+    return launch_here(here, place)
 
 
 def _on_kubernetes(loaded: Loaded, plan: Plan, options: Options) -> int:

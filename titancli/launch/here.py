@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from engine.errors import Finding, Severity
-from engine.hardware import GIB, GPUS, Cluster, Gpu, Machine, calibrated, kind_of, resolve_cluster
+from engine.hardware import GIB, GPUS, Cluster, Gpu, Machine, calibrated, is_mig_instance, kind_of, resolve_cluster
 from engine.sources import Loaded, locate
 from titancli import figures
 
@@ -56,6 +56,8 @@ def _compare_cards(loaded: Loaded, needed: Cluster, machine: Machine) -> Compari
     known: list[Gpu] = []
     for name, memory_bytes in cards:
         kind = kind_of(name, memory_bytes)
+        if is_mig_instance(name):
+            return Comparison((_instance(loaded, needed.gpu, name, memory_bytes),))
         if kind is None:
             message = (
                 f"this run is made for {needed.gpu.name}, and this machine's {name} is not in titan's table of GPUs"
@@ -79,6 +81,19 @@ def _compare_cards(loaded: Loaded, needed: Cluster, machine: Machine) -> Compari
     warning = _finding(loaded, "H806", "cluster.gpu", message, fix, severity="warning")
     gpu, calibration = calibrated(weakest, "none" if loaded.config.cluster.calibration == "none" else "auto")
     return Comparison((warning,), replace(needed, gpu=gpu, calibration=calibration))
+
+
+def _instance(loaded: Loaded, needed: Gpu, name: str, memory_bytes: int) -> Finding:
+    """What is said of a part of a GPU: it may have the memory that is planned, and never the speed."""
+    usable = memory_bytes - GIB // 2
+    part = f"this machine's {name} is a part of a GPU with {figures.memory(memory_bytes)}"
+    if needed.memory_bytes > usable:
+        message = f"{part}, and this run is planned for {figures.memory(needed.memory_bytes)}"
+        fix = f"set cluster.memory_gib = {usable / GIB:.1f}; the planned speed is that of a whole {needed.name}"
+        return _finding(loaded, "H819", "cluster.gpu", message, fix)
+    message = f"{part}: its memory is planned with, and the speed is that of a whole {needed.name}"
+    fix = "give cluster.bf16_tflops and cluster.hbm_tbyte_per_s their share, or do not go by the speed"
+    return _finding(loaded, "H819", "cluster.gpu", message, fix, severity="warning")
 
 
 def _promised_memory(loaded: Loaded, needed: Gpu, here: Gpu) -> tuple[Finding, ...]:

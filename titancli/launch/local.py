@@ -65,6 +65,16 @@ class Here:
             timeout_s=self.loaded.config.comm.init_timeout_seconds,
         )
 
+    def ready(self, run: Path) -> Ready:
+        """What is started in a folder."""
+        return Ready(
+            run=run,
+            torchrun=self.torchrun(run),
+            corpus=self.corpus,
+            node=self.node,
+            preflight=self.options.preflight,
+        )
+
     @property
     def processes(self) -> int:
         """How many of the run's processes are this machine's."""
@@ -106,8 +116,7 @@ def _take(here: Here, runs: Path) -> tuple[Ready, Lease] | Path:
         place, made, lease = _follow(here, place, old)
     if made:
         report.say(f"the old run folder is now {made}")
-    torchrun = here.torchrun(place.run)
-    ready = Ready(run=place.run, torchrun=torchrun, corpus=here.corpus, node=here.node, aside=made)
+    ready = replace(here.ready(place.run), aside=made)
     if place.resumed is None:
         return ready, lease
     if place.resumed.changed:
@@ -145,15 +154,18 @@ def _follow(here: Here, place: Place, old: Lease) -> tuple[Place, str, Lease]:
     return place, aside, lease
 
 
-def launch_with_others(here: Here, meeting: Meeting) -> int:
-    """Trains together with the other machines that this is called on; returns the exit code."""
+def launch_with_others(here: Here, meeting: Meeting, *, planned: Plan) -> int:
+    """Trains together with the other machines that this is called on; returns the exit code.
+
+    `planned` is what the config alone comes to: only machine 0 knows of a smaller batch that the run has come to since.
+    """
     options, config = here.options, here.loaded.config
     if options.dry_run:
         addresses = check_place(meeting)
         here = replace(here, meeting=replace(meeting, interface=interface_to(addresses, meeting.port)))
         return _say_what_would_run(here, folder_of_runs(config.job.dump_folder) / config.job.name)
     _say_ignored()
-    card = card_of(meeting, here.loaded, here.plan, resume=options.resume, overwrite=options.overwrite)
+    card = card_of(meeting, here.loaded, planned, resume=options.resume, overwrite=options.overwrite)
     try:
         met = meet(
             meeting, card, config, make=lambda met: _make(here, met), join=lambda met, run: _join(here, met, run)
@@ -183,7 +195,7 @@ def _make(here: Here, meeting: Meeting) -> tuple[Ready, Lease] | Path:
 
 def _join(here: Here, meeting: Meeting, run: Path) -> Ready:
     here = replace(here, meeting=meeting)
-    return Ready(run=run, torchrun=here.torchrun(run), corpus=here.corpus, node=here.node, joins=True)
+    return replace(here.ready(run), joins=True)
 
 
 def _say_what_would_run(here: Here, run: Path) -> int:

@@ -10,13 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.cards import Card, Driver
+from engine.cards import Card, Driver, driver
 from engine.errors import Finding
-from engine.machine import Limits, Machine
+from engine.machine import Limits, Machine, limits
 from engine.planner.plan import Plan
 from engine.sources import Loaded
 from titancli import figures, report
 from titancli.fitness import Check, checks, in_words, is_in_use, users_in_words
+from titancli.installed import installed
+from titancli.monitor.follow import folder_of_runs
 
 # What a CUDA context takes of a GPU's memory before the first tensor: the half of a GiB that the table of GPUs leaves.
 _CONTEXT_BYTES = 512 << 20
@@ -37,6 +39,13 @@ class Node:
     def cards_for(self, count: int) -> tuple[Card, ...]:
         """The GPUs of the first so many local ranks."""
         return self.driver.cards[:count]
+
+
+def node_here(machine: Machine, dump_folder: str, rank: int) -> Node:
+    """This machine, asked."""
+    about, trouble = installed()
+    folder = folder_of_runs(dump_folder)
+    return Node(machine=machine, driver=driver(), limits=limits(folder), about=about, trouble=trouble, rank=rank)
 
 
 def obstacles(loaded: Loaded, plan: Plan, node: Node) -> list[Finding]:

@@ -35,7 +35,7 @@ FOLDER = "preflight"
 """Where the logs of its ranks are, in the run folder."""
 _TICK_S = 0.1
 # Its own deadlines come to less than this, whatever hangs: they are for what they do not see.
-_MOST_S = 300.0
+MOST_S = 300.0
 # Once there is a verdict, ranks have nothing left to do.
 _END_S = 10.0
 _LABELS = {
@@ -101,7 +101,7 @@ def preflight(
 
 def _wait(processes: Processes, signals: Signals, *, has_verdict: Callable[[], bool]) -> None:
     """Until the ranks have ended, are not to be waited for any longer, or somebody asks for the end."""
-    until_s = time.monotonic() + _MOST_S
+    until_s = time.monotonic() + MOST_S
     is_told = False
     while processes.exit_code() is None and not signals.has_any and time.monotonic() < until_s:
         if not is_told and has_verdict():

@@ -5,13 +5,16 @@ Knows how ranks are numbered over nodes and which GPU a local rank gets. Does no
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
-from engine.cards import Card
+from engine.cards import Card, driver
 from engine.planner.plan import Plan
 from titancli import figures, report
 from titancli.monitor.run_state import RunState
@@ -120,6 +123,35 @@ def _host(rows: Sequence[Row], width: int) -> list[str]:
     kinds = ", ".join(dict.fromkeys(str(row.name) for row in rows))
     where = f"GPUs {figures.ranges(numbers)}, " if numbers else f"{len(rows)} x "
     return report.wrapped(f"{text}{where}{kinds}", width, indent=4)
+
+
+def place_ranks(run: Path, plan: Plan, *, node: int, nodes: int) -> list[str]:
+    """Keeps the rows of this machine in the run folder; gives the table as it is shown."""
+    rows = rows_here(plan, driver().cards, host=socket.gethostname(), node_rank=node, nodes=nodes)
+    # A disk that is full says so where something depends on it.
+    with contextlib.suppress(OSError):
+        write_rows(run, rows, node_rank=node, nodes=nodes)
+    return lines(rows, report.width_of(sys.stdout) - 2)
+
+
+class Witness:
+    """Compares what workers say with what was told before they started, and tells each difference once."""
+
+    def __init__(self, run: Path) -> None:
+        self._rows = read_rows(run)
+        self._heard = 0
+        self._told: set[str] = set()
+
+    def news(self, state: RunState) -> list[str]:
+        """Warnings since the last call, in a line each."""
+        if len(state.ranks) == self._heard:
+            return []
+        self._heard = len(state.ranks)
+        new = [text for text in moved(self._rows, state) if text not in self._told]
+        self._told |= set(new)
+        fix = "something between titan and the workers has changed CUDA_VISIBLE_DEVICES"
+        found = (replace(report.error("H820", text, fix), severity="warning") for text in new)
+        return [f"{each.severity}[{each.rule}]: {each.message}; {each.fix}" for each in found]
 
 
 def moved(rows: Iterable[Row], state: RunState) -> list[str]:

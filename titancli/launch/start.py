@@ -12,15 +12,17 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.errors import EXIT_RUN_FAILED
+from engine.errors import EXIT_OK, EXIT_RUN_FAILED
 from engine.planner.plan import Plan
 from engine.sources import Loaded
 from titancli import report
 from titancli.launch.concerted import Concerted
 from titancli.launch.lease import Lease
 from titancli.launch.peers import Peers
+from titancli.launch.preflight import MOST_S, preflight
 from titancli.launch.processes import adopt_orphans
 from titancli.launch.progress import display, quietly_say
+from titancli.launch.ranks import place_ranks
 from titancli.launch.restart import Restarts
 from titancli.launch.summary import STOPPED_WELL, cause_outside, failure_text, part_summary, summary
 from titancli.launch.supervise import Ending, Signals, supervise
@@ -36,7 +38,7 @@ class Ready:
 
     `goes_on` is where an earlier launch of it is gone on with, and `began` the step; `corpus` what it reads. `node` is
     the number of this machine where the run is on several; `joins`: the folder is the launcher's of another of them.
-    `aside` is where the folder that stood there is now.
+    `aside` is where the folder that stood there is now. `preflight`: every GPU and link is measured first.
     """
 
     run: Path
@@ -47,6 +49,7 @@ class Ready:
     node: int | None = None
     joins: bool = False
     aside: str = ""
+    preflight: bool = False
 
     @property
     def tells_steps(self) -> bool:
@@ -66,6 +69,9 @@ def train(ready: Ready, loaded: Loaded, plan: Plan, lease: Lease | None, peers: 
     began_s, all_attempts = time.monotonic(), Follower(run, from_now=True)
     try:
         with lease.kept() if lease is not None else contextlib.nullcontext(), Signals() as signals:
+            if ready.preflight and (code := _measured(ready, signals, peers)) != EXIT_OK:
+                _keep_exit_code(ready, code)
+                return code
             while True:
                 ending = supervise(
                     ready.torchrun,
@@ -95,10 +101,7 @@ def train(ready: Ready, loaded: Loaded, plan: Plan, lease: Lease | None, peers: 
     finally:
         if peers is not None:
             peers.close()
-    if not ready.joins:
-        # Where even this little does not fit the disk any more, the events still tell how the run ended.
-        with contextlib.suppress(OSError):
-            replace(Launcher.this_process(), exit_code=ending.exit_code).write(run)
+    _keep_exit_code(ready, ending.exit_code)
     ending = replace(ending, seconds=time.monotonic() - began_s)
     if ending.exit_code != EXIT_RUN_FAILED:
         ending = replace(ending, state=all_attempts.read())
@@ -109,6 +112,19 @@ def train(ready: Ready, loaded: Loaded, plan: Plan, lease: Lease | None, peers: 
     return ending.exit_code
 
 
+def _measured(ready: Ready, signals: Signals, peers: Peers | None) -> int:
+    """The exit code of a preflight, which is machine 0's where there are several."""
+    code = preflight(ready.run, ready.torchrun, signals, node=ready.node)
+    return code if peers is None else peers.same(code, within_s=MOST_S)
+
+
+def _keep_exit_code(ready: Ready, code: int) -> None:
+    if not ready.joins:
+        # Where even this little does not fit the disk any more, the events still tell how the run ended.
+        with contextlib.suppress(OSError):
+            replace(Launcher.this_process(), exit_code=code).write(ready.run)
+
+
 def say_beginning(ready: Ready, loaded: Loaded, plan: Plan) -> None:
     """What is going to run, on what, where, and from which text."""
     model = f"{loaded.config.model.name} {loaded.config.model.flavor}"
@@ -116,6 +132,8 @@ def say_beginning(ready: Ready, loaded: Loaded, plan: Plan) -> None:
     steps = f"{loaded.config.training.steps} steps of {plan.tokens_per_step:,} tokens"
     quietly_say(f"  {steps}; run folder {ready.run}", tint="faint")
     quietly_say(f"  {ready.corpus}", tint="faint")
+    for line in place_ranks(ready.run, plan, node=ready.node or 0, nodes=loaded.config.cluster.nodes):
+        quietly_say(f"  {line}", tint="faint")
     if ready.goes_on:
         quietly_say(f"  {ready.goes_on}")
 

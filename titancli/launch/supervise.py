@@ -19,6 +19,7 @@ from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, EXIT_TERMI
 from engine.parent import ENDS_WITHIN_S
 from titancli.launch.processes import Processes
 from titancli.launch.progress import Display
+from titancli.launch.ranks import Witness
 from titancli.launch.torchrun import Command
 from titancli.monitor.follow import Follower
 from titancli.monitor.run_state import RunState
@@ -119,8 +120,11 @@ def supervise(
         watch = _Watch(processes, signals, grace_s, others)
         try:
             with display() as shown:
+                witness = Witness(run)
                 while processes.exit_code() is None or watch.is_anybody_left():
                     shown.show(follower.read())
+                    for text in witness.news(follower.state):
+                        shown.note(text)
                     watch.tick(follower.state, shown)
                     time.sleep(_TICK_S)
                 processes.end()

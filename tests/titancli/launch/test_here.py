@@ -150,3 +150,21 @@ def test_more_processes_than_cpus_are_only_slow(processes: str, rules: list[str]
 
 def test_cpu_run_needs_no_gpu_even_where_there_are_some() -> None:
     assert compare(config(gpu="cpu", gpus_per_node="2"), H100S).findings == ()
+
+
+MIG = machine(("NVIDIA H200 MIG 1g.18gb", 18.0))
+
+
+def test_a_mig_instance_is_not_a_whole_gpu() -> None:
+    (wrong,) = compare(config(gpu="h200", gpus_per_node="1"), MIG).findings
+    assert (wrong.rule, wrong.severity) == ("H819", "error")
+    assert wrong.message == (
+        "this machine's NVIDIA H200 MIG 1g.18gb is a part of a GPU with 18.0 GiB, and this run is planned for 140 GiB"
+    )
+    assert wrong.fix == "set cluster.memory_gib = 17.5; the planned speed is that of a whole h200"
+
+
+def test_a_mig_instance_may_be_planned_with_its_own_memory() -> None:
+    (doubt,) = compare(config(gpu="h200", gpus_per_node="1", memory_gib="17.5"), MIG).findings
+    assert (doubt.rule, doubt.severity) == ("H819", "warning")
+    assert "the speed is that of a whole h200" in doubt.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from fake_nvml import FakeGpu, FakeNvml, slices
 from engine.cards import Card, driver
 from engine.planner.plan import Plan, plan
 from engine.sources import Flag, load
-from titancli.launch.ranks import Row, lines, moved, read_rows, rows_here, rows_of, write_rows
+from titancli.launch.ranks import Row, Witness, lines, moved, place_ranks, read_rows, rows_here, rows_of, write_rows
 from titancli.monitor.run_state import Rank, RunState
 
 UUIDS = [f"GPU-8932f93{index}-d72c-4106-c12f-20bd9faed9f6" for index in range(8)]
@@ -122,3 +123,25 @@ def test_a_mig_instance_is_known_by_its_own_uuid_or_its_gpus() -> None:
 def test_what_workers_say_is_a_table_too() -> None:
     state = told({"rank": 1, "host": "m", "gpu": "NVIDIA H200", "uuid": UUIDS[1]}, {"rank": 0, "host": None})
     assert rows_of(state) == (Row(rank=1, host="m", uuid=UUIDS[1], name="NVIDIA H200"),)
+
+
+def test_each_difference_is_warned_of_once(tmp_path: Path) -> None:
+    write_rows(tmp_path, rows_here(planned("h200", 2), cards("4,6"), host="n"))
+    witness = Witness(tmp_path)
+    workers = [{"rank": rank, "host": "n", "uuid": UUIDS[0]} for rank in (0, 1)]
+    said = [witness.news(told(*workers[:count])) for count in (0, 1, 1, 2)]
+    assert [len(texts) for texts in said] == [0, 1, 0, 1]
+    assert said[1][0] == (
+        f"warning[H820]: rank 0 works on {UUIDS[0]}, and {UUIDS[4]} was meant; "
+        "something between titan and the workers has changed CUDA_VISIBLE_DEVICES"
+    )
+
+
+def test_a_launch_keeps_the_table_it_shows(tmp_path: Path) -> None:
+    shown = place_ranks(tmp_path, planned("cpu", 2), node=0, nodes=1)
+    assert shown == [f"ranks 0-1  {socket.gethostname()}  cpu"]
+    assert [row.rank for row in read_rows(tmp_path)] == [0, 1]
+
+
+def test_a_table_that_cannot_be_kept_is_shown(tmp_path: Path) -> None:
+    assert len(place_ranks(tmp_path / "gone", planned("cpu", 1), node=0, nodes=1)) == 1
