@@ -74,6 +74,10 @@ def compare_all(store: Store, mine: Facts, *, rank: int, world_size: int) -> tup
     findings = tuple(Finding(**fields) for fields in json.loads(store.get("titan/findings")))
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
+        store.set(f"titan/told/{rank}", "")
+        # Rank 0 may serve the store: it leaves last.
+        for other in range(world_size) if rank == 0 else ():
+            store.get(f"titan/told/{other}")
         raise TitanError(*errors)
     return findings
 
@@ -87,14 +91,14 @@ def differences(ranks: Sequence[Facts]) -> tuple[Finding, ...]:
         if text and name in _COMPUTES:
             found.append(_finding("R211", text, "install the same version on all hosts"))
         elif text:
-            found.append(_finding("R213", text, "nothing needs to be done, unless results differ", "warning"))
+            found.append(_finding("R213", text, "nothing needs to be done, unless results differ", severity="warning"))
     gpus = _told(ranks, "the GPU", [facts.gpu for facts in ranks])
     if gpus:
         fix = "start the run on GPUs of one kind: the plan holds for one, and the slowest sets the pace of all"
         found.append(_finding("H830", gpus, fix))
     driver = _told(ranks, "the driver", [facts.driver for facts in ranks])
     if driver:
-        found.append(_finding("R213", driver, "nothing needs to be done, unless results differ", "warning"))
+        found.append(_finding("R213", driver, "nothing needs to be done, unless results differ", severity="warning"))
     return tuple(found)
 
 
@@ -138,6 +142,6 @@ def _named(held: Sequence[int], ranks: Sequence[Facts]) -> str:
 
 
 def _finding(
-    rule: str, message: str, fix: str, severity: Literal["error", "warning"] = "error", *, key: str = ""
+    rule: str, message: str, fix: str, *, severity: Literal["error", "warning"] = "error", key: str = ""
 ) -> Finding:
     return Finding(rule=rule, severity=severity, key=key, message=message, fix=fix)

@@ -29,8 +29,10 @@ _VERDICT = "verdict"
 class Board:
     """The beats of all ranks. What is read is as old as the last round of the thread that talks to the store."""
 
-    def __init__(self, *, address: str, port: int, prefix: str, rank: int, world_size: int, judges: bool) -> None:
-        self.address, self.judges = address, judges
+    def __init__(
+        self, *, address: str, port: int, prefix: str, rank: int, world_size: int, judges: bool, serves: bool
+    ) -> None:
+        self.address, self.judges, self._serves = address, judges, serves
         self._port, self._prefix, self._rank, self._world_size = port, prefix, rank, world_size
         self._mine: Beat | None = None
         self._asks = False
@@ -59,6 +61,7 @@ class Board:
             rank=rank,
             world_size=world_size,
             judges=judges,
+            serves=rank == 0 and environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True),
         )
 
     @property
@@ -91,11 +94,11 @@ class Board:
         return self.verdict or verdict
 
     def close(self, last: Beat) -> None:
-        """Posts a last beat, and lets go of the store."""
+        """Posts a last beat, and lets go of the store; the rank that serves it waits a moment for the others to."""
         self._mine, self._asks = last, False
         self._over.set()
         self._wake.set()
-        self._thread.join(_CLOSE_S)
+        self._thread.join(2 * _CLOSE_S)
 
     def _run(self) -> None:
         store: Store | None = None
@@ -106,6 +109,8 @@ class Board:
                     store = self._connect()
                 self._round(store)
                 self._answered_s = time.monotonic()
+                if over:
+                    self._part(store)
             except (RuntimeError, OSError):  # torch's DistError is a RuntimeError
                 store = None
             if over:
@@ -137,6 +142,13 @@ class Board:
             self.verdict = FirstFailure(**json.loads(store.get(_VERDICT)))
         if self._asks:
             self._read(store)
+
+    def _part(self, store: Store) -> None:
+        """Where the store goes with this process, a rank that still reads it would tell of that at length."""
+        store.set(f"left/{self._rank}", "")
+        if self._serves:
+            others = [f"left/{rank}" for rank in range(self._world_size) if rank != self._rank]
+            store.wait(others, timedelta(seconds=_CLOSE_S))
 
     def _read(self, store: Store) -> None:
         others = [rank for rank in range(self._world_size) if rank != self._rank]

@@ -394,14 +394,14 @@ class Profiling(Section):
 
 
 class Comm(Section):
-    """Time limits of collectives."""
+    """How long ranks may stand still: then the run ends, and names the rank that is stuck or silent."""
 
     init_timeout_seconds: Count = 300
-    """Longest wait for all ranks to meet, and for the first step."""
+    """Longest time without progress until the end of the first step; collectives themselves give up 60 s later."""
     train_timeout_seconds: Count = 100
-    """Longest wait in a collective after the first step."""
+    """Longest time without progress after the first step, beyond what the step before took."""
     save_timeout_seconds: Count = 1800
-    """Longest save or load of a checkpoint."""
+    """Longest time without progress in saving or loading a checkpoint."""
 
 
 class Debug(Section):

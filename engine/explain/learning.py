@@ -154,8 +154,13 @@ LEARNING_ROWS: dict[str, Row] = {
     _NORM: Row(cost=_norm_cost, ties=partial(_all_ranks, "sum one gradient norm and scale by it together")),
     DTYPE: Row(cost=_kept_cost, edits=_kept_edits, figures=_static),
     "debug.seed": Row(ties=partial(_all_ranks, "draw their weights and the order of the data from it")),
-    "comm.init_timeout_seconds": Row(ties=partial(_all_ranks, "wait so long for each other at the start")),
-    "comm.train_timeout_seconds": Row(ties=partial(_all_ranks, "wait so long in a collective")),
+    "comm.init_timeout_seconds": Row(
+        ties=partial(_all_ranks, "end where one stands still so long before the second step")
+    ),
+    "comm.train_timeout_seconds": Row(
+        ties=partial(_all_ranks, "end where one stands still so long, beyond the time of a step")
+    ),
+    "comm.save_timeout_seconds": Row(ties=partial(_all_ranks, "end where one saves or loads so long without progress")),
     "job.name": Row(derived=_run_name),
     "data.tokenizer": Row(derived=_tokenizer),
 }

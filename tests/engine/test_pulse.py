@@ -124,7 +124,8 @@ def test_c42_a_termination_of_one_rank_has_all_save_the_same_step(ranks: Ranks, 
         checkpoint__enable=True,
         checkpoint__interval=1000,
     )
-    assert [process.wait(timeout=90) for process in processes] == [143, 143]
+    logs = [process.communicate(timeout=90)[1] for process in processes]
+    assert ([process.returncode for process in processes], logs) == ([143, 143], ["", ""])
     ends = [ended(tmp_path, rank) for rank in range(2)]
     assert [(end["exit_code"], end["reason"]) for end in ends] == [(143, ends[0]["reason"])] * 2
     saved = [event["step"] for event in read_new(event_file(tmp_path, 0))[0] if event.get("state") == "committed"]

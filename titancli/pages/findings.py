@@ -20,7 +20,11 @@ FILE = Path(titancli.explain.__file__).parent / "findings.json"
 # What runs in processes that the source of the commands does not lead to, by the command that starts them.
 _STARTED = {
     "validate": (("engine.dryrun", "main"),),
-    "launch": (("engine.__main__", "main"), ("titancli.launch.ended", "ended")),
+    "launch": (
+        ("engine.__main__", "main"),
+        ("engine.preflight.__main__", "main"),
+        ("titancli.launch.ended", "ended"),
+    ),
     "doctor": (("engine.measure", "main"),),
 }
 
