@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from engine.errors import Finding, Severity
+from engine.errors import Finding
 from engine.hardware import Cluster
 from engine.preflight import assumed
 from engine.preflight.rings import Kind
@@ -28,6 +28,7 @@ SLOW_FROM_HOST = 0.6
 # seen at 0.36 of the median in an all-reduce, and at 0.57 in copies.
 SLOW_ON_CPU = 0.25
 _MOST_NAMED = 8
+_ELSEWHERE = "see what else runs there, or launch without --preflight"
 # Links of two come first: what they are part of is slow with them.
 _KINDS: tuple[Kind, ...] = ("pair", "nodes", "node", "all")
 
@@ -174,16 +175,16 @@ def _slow_ranks(found: Measured, expected: Mapping[str, float]) -> Iterator[Find
 def _plan_with(found: Measured, name: str, value: float, expected: float | None, *, all_of: bool = False) -> str:
     """The ways out: without it, or planned with it."""
     if not found.on_gpu:
-        return "see what else runs there, or launch without --preflight"
-    out = [] if all_of else ["leave that GPU or node out"]
-    if expected is not None and name in _OVERRIDES:
-        key, field_name, unit = _OVERRIDES[name]
-        published = getattr(found.cluster.gpu, field_name)
-        if found.cluster.calibration is not None or published is None:
-            out.append("measure anew with titan doctor --measure")
-        else:
-            out.append(f"plan with what it reaches (cluster.{key} = {published / unit * value / expected:.4g})")
-    return ", or ".join([*out, "launch without --preflight"])
+        return _ELSEWHERE
+    without = "" if all_of else "leave that GPU or node out, "
+    if expected is None or name not in _OVERRIDES:
+        return f"{without}or launch without --preflight"
+    key, field_name, unit = _OVERRIDES[name]
+    published = getattr(found.cluster.gpu, field_name)
+    if found.cluster.calibration is not None or published is None:
+        return f"{without}measure anew with titan doctor --measure, or launch without --preflight"
+    slower = f"{published / unit * value / expected:.4g}"
+    return f"{without}plan with what it reaches (cluster.{key} = {slower}), or launch without --preflight"
 
 
 def _slow_links(found: Measured, expected: Mapping[Kind, float]) -> Iterator[Finding]:
@@ -240,26 +241,24 @@ def _host_of_node(found: Measured, node: int) -> str:
     return next(str(place["host"]) for place in found.places.values() if place["node"] == node)
 
 
-def _fix_of_link(found: Measured, kind: str, value: float, expected: float | None) -> str:
+def _fix_of_link(found: Measured, kind: Kind, value: float, expected: float | None) -> str:
     if not found.on_gpu:
-        return "see what else runs there, or launch without --preflight"
+        return _ELSEWHERE
     across = kind in ("nodes", "all")
-    out = ["leave that node out" if across else "leave that GPU or node out"]
+    without = f"leave that {'node' if across else 'GPU or node'} out, "
     gpu, network = found.cluster.gpu, found.cluster.network_gbit_per_s_per_gpu
-    if expected is not None and found.cluster.calibration is None:
-        share = value / expected
-        if across and network is not None:
-            out.append(f"plan with what it carries (cluster.network_gbit_per_s_per_gpu = {network * share:.4g})")
-        elif not across and gpu.nvlink_bytes_per_s is not None:
-            slower = 1e-9 * gpu.nvlink_bytes_per_s * share
-            out.append(f"plan with what it carries (cluster.nvlink_gbyte_per_s = {slower:.4g})")
-    return ", or ".join([*out, "launch without --preflight"])
+    published = network if across else gpu.nvlink_bytes_per_s and 1e-9 * gpu.nvlink_bytes_per_s
+    if expected is None or published is None or (not across and found.cluster.calibration is not None):
+        return f"{without}or launch without --preflight"
+    key = "network_gbit_per_s_per_gpu" if across else "nvlink_gbyte_per_s"
+    slower = f"{published * value / expected:.4g}"
+    return f"{without}plan with what it carries (cluster.{key} = {slower}), or launch without --preflight"
 
 
 def _finding(rule: str, found: Measured, message: str, fix: str) -> Finding:
     """An error on GPUs; processors are only compared with each other, and that is no reason not to train."""
-    severity: Severity = "error" if found.on_gpu else "warning"
-    return Finding(rule=rule, severity=severity, key="", message=message, fix=fix)
+    made = Finding(rule=rule, severity="error", key="", message=message, fix=fix)
+    return made if found.on_gpu else replace(made, severity="warning")
 
 
 def _between(found: Measured, group: Sequence[int]) -> str:

@@ -84,7 +84,7 @@ def test_a_slow_gpu_is_named_with_rank_host_and_uuid() -> None:
         "assumes and 60 % of the 665 TFLOP/s that is usual here"
     )
     assert finding.fix.startswith(
-        "leave that GPU or node out, or plan with what it reaches (cluster.bf16_tflops = 573."
+        "leave that GPU or node out, plan with what it reaches (cluster.bf16_tflops = 573."
     )
     assert finding.fix.endswith(", or launch without --preflight")
 
@@ -132,7 +132,7 @@ def test_a_node_that_is_slow_to_both_neighbours_is_named() -> None:
     _, (finding,) = verdict(measured(nodes=4, links=slow))
     assert finding.message.startswith("node 1 (n1) is slow to 2 neighbours: it sends 9 GB/s in an all-reduce")
     assert finding.fix.startswith(
-        "leave that node out, or plan with what it carries (cluster.network_gbit_per_s_per_gpu"
+        "leave that node out, plan with what it carries (cluster.network_gbit_per_s_per_gpu"
     )
 
 
