@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,3 +98,52 @@ def test_without_an_image_nothing_is_handed_over(
 ) -> None:
     ran = titan(*KUBERNETES, *IMAGE[1:], PATH=cluster())
     assert (ran.code, "error[J905]" in ran.err, (tmp_path / "asked").exists()) == (2, True, False)
+
+
+def test_resume_needs_no_sight_of_the_run_folder(
+    titan: Callable[..., Any], cluster: Callable[..., str], tmp_path: Path
+) -> None:
+    saves = ("--checkpoint.enable", "--resume", "--max-restarts", "2")
+    ran = titan(*KUBERNETES, *IMAGE, *saves, PATH=cluster())
+    assert (ran.code, "holds a run of another config" in (tmp_path / "manifest").read_text("utf-8")) == (0, False)
+    again = titan(*KUBERNETES, *IMAGE, *saves, PATH=cluster(get="echo trainjob.trainer.kubeflow.org/first"))
+    assert "or first: kubectl -n team delete trainjobs.trainer.kubeflow.org first\n" in again.err
+
+
+def test_preflight_is_in_the_manifest(titan: Callable[..., Any]) -> None:
+    ran = titan(*KUBERNETES, *IMAGE, "--preflight", "--dry-run")
+    script = list(yaml.safe_load_all(ran.out))[1]["spec"]["trainer"]["args"][0]
+    assert (
+        script.index("-m engine.preflight") < script.index("-m titancli.launch.preflight") < script.index('-m engine "')
+    )
+    assert subprocess.run(["sh", "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_an_object_that_is_made_while_the_launch_is_asked_to_end_is_deleted_again(
+    titan_command: tuple[str, ...], cluster: Callable[..., str], tmp_path: Path
+) -> None:
+    path = cluster(apply=f"touch {tmp_path}/called; while [ ! -e {tmp_path}/signalled ]; do sleep 0.05; done")
+    launch = subprocess.Popen(
+        [*titan_command, *KUBERNETES, *IMAGE],
+        cwd=tmp_path,
+        env=os.environ | {"PATH": path},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert launch.stderr is not None
+    while not (tmp_path / "called").exists() and launch.poll() is None:
+        time.sleep(0.02)
+    launch.terminate()
+    assert launch.stderr.readline().startswith("waiting for kubectl to answer")
+    (tmp_path / "signalled").touch()
+    err = launch.communicate(timeout=30)[1]
+    assert (launch.returncode, err) == (
+        143,
+        "asked to end: trainjobs.trainer.kubeflow.org first was made and is deleted again\n",
+    )
+    assert (
+        (tmp_path / "asked")
+        .read_text("utf-8")
+        .splitlines()[-1]
+        .startswith("delete trainjobs.trainer.kubeflow.org first ")
+    )

@@ -261,3 +261,48 @@ def test_the_script_trains_and_a_job_that_is_started_again_keeps_what_it_wrote(
     assert (ran.returncode, ran.stdout.startswith("done: 3 of 3 steps in ")) == (0, True)
     assert (run / "before-7-1/events/rank-00000.jsonl").read_text("utf-8") == "of the first try\n"
     assert json.loads((run / "launcher.json").read_text("utf-8"))["exit_code"] == 0
+
+
+def test_a_failed_run_is_started_again_in_its_job_as_often_as_promised(
+    titan: Callable[..., Any], tmp_path: Path
+) -> None:
+    fails = f"#!/bin/sh\necho >>{tmp_path}/started; exit 1\n"
+    path = commands(tmp_path / "bin", sbatch="#!/bin/sh\necho 7\n", srun=fails, scontrol="#!/bin/sh\necho 127.0.0.1\n")
+    assert titan(*SLURM, "--checkpoint.enable", "--max-restarts=1", PATH=path).code == 0
+    ran = run_script(tmp_path / "runs/x/job.sbatch", PATH=path, **INSIDE)
+    assert (ran.returncode, (tmp_path / "started").read_text("utf-8")) == (1, "\n\n")
+    assert ran.stdout.splitlines() == [
+        "restart 1 of 1: the run failed, and no rank said why; starts at step 1, as no checkpoint is committed",
+        "not started again: 1 restart of launch.max_restarts is used up",
+    ]
+
+
+def test_resume_submits_the_folder_of_a_job_that_has_ended_again(titan: Callable[..., Any], tmp_path: Path) -> None:
+    path = commands(tmp_path / "bin", sbatch="#!/bin/sh\necho 7\n", squeue="#!/bin/sh\nexit 0\n")
+    assert titan(*SLURM, "--checkpoint.enable", PATH=path).code == 0
+    (tmp_path / "runs/x/events/rank-00000.jsonl").write_text("of job 7\n", "utf-8")
+    path = commands(tmp_path / "later", sbatch="#!/bin/sh\necho 8\n", squeue="#!/bin/sh\nexit 0\n")
+    ran = titan(*SLURM, "--checkpoint.enable", "--resume", "--training.steps=300", PATH=path)
+    assert (ran.code, "other than at its last launch: training.steps is " in ran.out) == (
+        0,
+        True,
+    )
+    assert json.loads((tmp_path / "runs/x/slurm.json").read_text("utf-8")) == {"job_id": "8"}
+    assert (tmp_path / "runs/x/events/rank-00000.jsonl").read_text("utf-8") == "of job 7\n"
+    refused = commands(tmp_path / "no", sbatch="#!/bin/sh\nexit 1\n", squeue="#!/bin/sh\nexit 0\n")
+    assert titan(*SLURM, "--checkpoint.enable", "--resume", PATH=refused).code == 2
+    assert (tmp_path / "runs/x/events/rank-00000.jsonl").is_file(), "what stood there stays"
+
+
+@pytest.mark.parametrize("enable", ["true", "false"])
+def test_a_job_says_whether_it_goes_back_into_the_queue(titan: Callable[..., Any], tmp_path: Path, enable: str) -> None:
+    path = commands(tmp_path / "bin", sbatch="#!/bin/sh\necho 7\n")
+    said = titan(*SLURM, f"--checkpoint.enable={enable}", PATH=path).out
+    assert ("preempted or out of time it saves, and the job goes back into the queue" in said) is (enable == "true")
+
+
+def test_preflight_goes_before_the_run_in_the_script(titan: Callable[..., Any]) -> None:
+    ran = titan(*SLURM, "--preflight", "--dry-run")
+    assert subprocess.run(["bash", "-n"], input=ran.out, text=True, check=False).returncode == 0
+    assert ran.out.index("-m engine.preflight") < ran.out.index("-m titancli.launch.preflight")
+    assert ran.out.index("-m titancli.launch.preflight") < ran.out.index("-m engine ")
