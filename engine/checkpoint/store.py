@@ -50,7 +50,8 @@ def save(
     disk = _Disk()
     try:
         on_first(group, what, lambda: _make_way(checkpoint))
-        writer = FileSystemWriter(checkpoint, sync_files=True)
+        # Its files are synced by _Disk.
+        writer = FileSystemWriter(checkpoint, sync_files=False)
         writer.fs = disk
         planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         dcp_save(dict(tensors), storage_writer=writer, planner=planner, process_group=group)
@@ -82,40 +83,49 @@ def load(tensors: Mapping[str, Tensor], checkpoint: Path, *, group: dist.Process
 
 
 class _Disk(FileSystem):
-    """torch's file system, which keeps why a write failed: torch.save only says that its file has a wrong length."""
+    """torch's file system, with what a checkpoint needs of it: bytes that are on the disk, and why a write failed.
+
+    torch.save tells only that its file has a wrong length, and torch's writer syncs a file whose last bytes Python
+    still holds.
+    """
 
     def __init__(self) -> None:
         self.trouble: OSError | None = None
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
-        """A file whose failed writes are kept."""
+        """A file, which is on the disk once it is closed or the block is left."""
         try:
-            # Unbuffered: a failed write is told where it is made, and closing the file has nothing left to write.
-            with open(path, mode, buffering=0 if "w" in mode else -1) as file:
-                yield _Telling(file, self) if "w" in mode else file
+            with open(path, mode) as file:
+                stream = _Stream(file, self)
+                yield stream
+                stream.close()
         except OSError as error:
             self.trouble = self.trouble or error
             raise
 
 
-class _Telling:
-    """A file that is written whole or raises, and tells its disk."""
+class _Stream:
+    """A file that tells its disk of a write that fails, and is synced when it is closed."""
 
     def __init__(self, file: IO[bytes], disk: _Disk) -> None:
         self._file, self._disk = file, disk
 
     def write(self, data: Any) -> int:
-        """Writes all of it: an unbuffered file may take less."""
-        view = memoryview(data).cast("B")
+        """Writes all of it."""
         try:
-            rest = view
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            return self._file.write(data)
         except OSError as error:
             self._disk.trouble = self._disk.trouble or error
             raise
-        return len(view)
+
+    def close(self) -> None:
+        """Brings it to the disk, and closes it; once more is nothing."""
+        if not self._file.closed:
+            if self._file.writable():
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            self._file.close()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)

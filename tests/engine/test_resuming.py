@@ -40,6 +40,22 @@ def test_c31_two_ranks_go_on_to_the_bit(kernel: str, dtype: str, gloo: GlooPool,
         assert same(one["held"], other["held"])
 
 
+@pytest.mark.world
+def test_weights_that_are_gathered_in_float8_go_on_to_the_bit(gloo: GlooPool, tmp_path: Path) -> None:
+    values = {
+        "model__shape__ffn_dim": 96,
+        "training__mixed_precision_param": "bfloat16",
+        "quantize__dense__float8__enable": True,
+        "quantize__dense__float8__enable_fsdp_float8_all_gather": True,
+    }
+    given = arguments({"dp": 2}, **values, training__steps=6)
+    straight = gloo.run(2, train, arguments=given, folder=str(tmp_path / "straight"))
+    gloo.run(2, train, arguments=given, folder=str(tmp_path / "cut"), ends_after=3)
+    for one, other in zip(straight, gloo.run(2, train, arguments=given, folder=str(tmp_path / "cut")), strict=True):
+        assert {step: one["losses"][step] for step in (4, 5, 6)} == other["losses"]
+        assert same(one["held"], other["held"])
+
+
 def test_one_process_goes_on_to_the_bit(tmp_path: Path) -> None:
     given = arguments(ONE)
     straight = train(given, str(tmp_path / "straight"))

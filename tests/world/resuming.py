@@ -15,6 +15,7 @@ import engine.loop
 from engine.build import Built
 from engine.events import event_file, read_new
 from engine.loop import fit
+from engine.parallel.quantize import plain
 from engine.planner.plan import plan
 
 KEPT = {"checkpoint__enable": True, "checkpoint__interval": 100}
@@ -60,10 +61,11 @@ def held(built: Built) -> dict[str, torch.Tensor]:
     parts = {name: _local(weight) for name, weight in built.weights.items()}
     for name, weight in built.weights.items():
         parts |= {f"{name}/{state}": _local(value) for state, value in built.optimizer.state[weight].items()}
-    return {name: part.detach().clone() for name, part in parts.items()}
+    return {name: part.detach().cpu().clone() for name, part in parts.items()}
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = plain(tensor)
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
