@@ -8,7 +8,6 @@ it was asked to stop. A person's mistake is told without a traceback.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import traceback
@@ -26,6 +25,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from engine.errors import EXIT_CONFIG, EXIT_OK, EXIT_RUN_FAILED, TitanError
 from engine.first_failure import PeerFailed
 from engine.loop import fit
+from engine.rank_links import link_logs
 from engine.rules import check
 from engine.settled import read_settled, with_settled
 from engine.sources import load
@@ -42,7 +42,7 @@ def main() -> int:
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     # Local ranks count GPUs as nvidia-smi and the launcher's table do, not the fastest first.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    _link_logs(Path(sys.argv[1]))
+    link_logs(Path(sys.argv[1]) / "logs")
     try:
         return _train(Path(sys.argv[1]))
     except TitanError as mistake:
@@ -51,18 +51,6 @@ def main() -> int:
     except PeerFailed as failed:
         print(failed, file=sys.stderr)
         return failed.first.exit_code
-
-
-def _link_logs(run: Path) -> None:
-    """Puts `logs/ranks/<rank>` beside torchrun's folders of local ranks, which repeat on several nodes."""
-    told = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if told is None or int(os.environ.get("GROUP_WORLD_SIZE", "1")) == 1:
-        return
-    link = run / "logs" / "ranks" / os.environ["RANK"]
-    with contextlib.suppress(OSError):
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.relpath(Path(told).parent, link.parent))
 
 
 def _train(run: Path) -> int:

@@ -37,6 +37,7 @@ from engine.preflight.judging import FILE, Link, Measured, judge
 from engine.preflight.parts import TELL_S, Parts
 from engine.preflight.relay import Lost, Relay, nodes_of
 from engine.preflight.rings import Round, rounds
+from engine.rank_links import link_logs
 from engine.report import gpu_of
 from engine.sources import load
 
@@ -54,6 +55,7 @@ def main() -> int:
     # As in the run that comes after it (engine.__main__).
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     run, began_s = Path(sys.argv[1]), time.monotonic()
+    link_logs(run / "preflight" / "logs")
     config = load(run / "config.toml", environ={}).config
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timedelta(seconds=START_S)))
