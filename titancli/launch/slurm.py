@@ -37,6 +37,7 @@ from titancli.launch.torchrun import FOREIGN, FOREIGN_PREFIXES, environment_of_w
 SCRIPT = "job.sbatch"
 # More than compiling and reading ahead keep busy, and less than the share of a GPU in any node that is sold.
 _CPUS_OF_A_GPU = 8
+_MOST_PATIENCE_S = 30
 # An option of these asks for the same thing in another way.
 _INSTEAD = {
     "gres": "gpus-per-node",
@@ -148,7 +149,7 @@ def script(run: Path, config: Config, plan: Plan, *, preflight: bool = False) ->
             "foreign": " ".join((*sorted(FOREIGN), *(f"${{!{prefix}@}}" for prefix in FOREIGN_PREFIXES))),
             "environment": [f"export {name}={value}" for name, value in variables.items()],
             "again": filled("goes_on.sh" if config.checkpoint.enable else "anew.sh", {}).splitlines(),
-            "patience": str(_notice_s(config)),
+            "patience": str(_patience_s(config)),
             "restart": str(EXIT_RESTART),
             "smaller": str(EXIT_SMALLER),
             "preflight": list(_preflight(config, torchrun)) if preflight else [],
@@ -165,7 +166,7 @@ def _torchrun(nodes: int, processes: int) -> tuple[str, ...]:
 
 def _preflight(config: Config, torchrun: tuple[str, ...]) -> Iterator[str]:
     """What goes before the run in its job, in lines of the script."""
-    values = {"verdict": VERDICT, "logs": f"{PREFLIGHT}/logs", "patience": str(_notice_s(config))}
+    values = {"verdict": VERDICT, "logs": f"{PREFLIGHT}/logs", "patience": str(_patience_s(config))}
     yield from filled("preflight.sh", values | {"torchrun": _lines(preflight_words(torchrun))}).splitlines()
 
 
@@ -201,6 +202,11 @@ def options(run: Path, config: Config, plan: Plan) -> list[str]:
 def _notice_s(config: Config) -> int:
     """Whole seconds between a signal and the end, 1 at least: 0 would mean something else to Slurm."""
     return max(1, math.ceil(config.launch.grace_seconds))
+
+
+def _patience_s(config: Config) -> int:
+    """Whole seconds that nodes may go on after the first has ended: all save together, and one may be frozen."""
+    return min(_notice_s(config), _MOST_PATIENCE_S)
 
 
 def _share_of_a_node(gpu: str, count: int) -> dict[str, str | None]:

@@ -306,3 +306,10 @@ def test_preflight_goes_before_the_run_in_the_script(titan: Callable[..., Any]) 
     assert subprocess.run(["bash", "-n"], input=ran.out, text=True, check=False).returncode == 0
     assert ran.out.index("-m engine.preflight") < ran.out.index("-m titancli.launch.preflight")
     assert ran.out.index("-m titancli.launch.preflight") < ran.out.index("-m engine ")
+
+
+@pytest.mark.parametrize(("grace", "patience"), [("5.5", "6"), ("600", "30")])
+def test_a_frozen_node_does_not_hold_the_others_for_a_long_grace(
+    titan: Callable[..., Any], grace: str, patience: str
+) -> None:
+    assert f" --wait={patience} " in titan(*SLURM, "--launch.grace_seconds", grace, "--dry-run").out
