@@ -24,6 +24,7 @@ from titancli.disk import look_at_disk, room_finding
 from titancli.launch.detach import detach
 from titancli.launch.lease import Lease, lock, take, wait_for_the_last
 from titancli.launch.network import interface_to
+from titancli.launch.ranks import rows_of_this_machine
 from titancli.launch.roll_call import NotMet, card_of, check_place
 from titancli.launch.run_folder import Place, alone_in, choose, create
 from titancli.launch.start import Ready, say_beginning, train
@@ -165,7 +166,8 @@ def launch_with_others(here: Here, meeting: Meeting, *, planned: Plan) -> int:
         here = replace(here, meeting=replace(meeting, interface=interface_to(addresses, meeting.port)))
         return _say_what_would_run(here, folder_of_runs(config.job.dump_folder) / config.job.name)
     _say_ignored()
-    card = card_of(meeting, here.loaded, planned, resume=options.resume, overwrite=options.overwrite)
+    rows = rows_of_this_machine(planned, node=meeting.rank, nodes=meeting.nodes)
+    card = card_of(meeting, here.loaded, planned, resume=options.resume, overwrite=options.overwrite, rows=rows)
     try:
         met = meet(
             meeting, card, config, make=lambda met: _make(here, met), join=lambda met, run: _join(here, met, run)

@@ -9,10 +9,11 @@ import contextlib
 import json
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from engine.cards import Card, driver
 from engine.planner.plan import Plan
@@ -125,13 +126,21 @@ def _host(rows: Sequence[Row], width: int) -> list[str]:
     return report.wrapped(f"{text}{where}{kinds}", width, indent=4)
 
 
-def place_ranks(run: Path, plan: Plan, *, node: int, nodes: int) -> list[str]:
-    """Keeps the rows of this machine in the run folder; gives the table as it is shown."""
-    rows = rows_here(plan, driver().cards, host=socket.gethostname(), node_rank=node, nodes=nodes)
+def rows_of_this_machine(plan: Plan, *, node: int, nodes: int) -> tuple[Row, ...]:
+    """The ranks that this machine is going to have."""
+    return rows_here(plan, driver().cards, host=socket.gethostname(), node_rank=node, nodes=nodes)
+
+
+def place_ranks(run: Path, plan: Plan, *, node: int, nodes: int, told: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    """Keeps the rows of this machine in the run folder; gives the table as it is shown.
+
+    `told` are the rows of all machines, as their launchers have told each other before they started.
+    """
+    rows = rows_of_this_machine(plan, node=node, nodes=nodes)
     # A disk that is full says so where something depends on it.
     with contextlib.suppress(OSError):
         write_rows(run, rows, node_rank=node, nodes=nodes)
-    return lines(rows, report.width_of(sys.stdout) - 2)
+    return lines([Row(**row) for row in told] or rows, report.width_of(sys.stdout) - 2)
 
 
 class Witness:

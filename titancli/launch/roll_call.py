@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -21,6 +21,7 @@ from engine.sources import Loaded
 from titancli import report
 from titancli.launch import network
 from titancli.launch.meeting import Meeting
+from titancli.launch.ranks import Row
 from titancli.launch.wire import Line, Message, readable
 
 _PROTOCOL = 1
@@ -43,18 +44,21 @@ class NotMet(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guest:
-    """A machine that has come: its number, its name, and the connection with its launcher."""
+    """A machine that has come: its number, its name, the connection with its launcher, and where its ranks are."""
 
     rank: int
     host: str
     line: Line
+    rows: tuple[Message, ...] = ()
 
     def __str__(self) -> str:
         return f"node {self.rank} ({self.host})"
 
 
-def card_of(meeting: Meeting, loaded: Loaded, plan: Plan, *, resume: bool, overwrite: bool) -> Message:
-    """What a launcher says of itself: all that has to be the same everywhere, and where it is."""
+def card_of(
+    meeting: Meeting, loaded: Loaded, plan: Plan, *, resume: bool, overwrite: bool, rows: Sequence[Row] = ()
+) -> Message:
+    """What a launcher says of itself: all that has to be the same everywhere, where it is, and which ranks it has."""
     config: dict[str, Any] = {key: value_of(loaded.config, key) for key in field_types() if key not in _OWN_KEYS}
     config |= settled_by(loaded.config, plan) | {"the number of processes": plan.world_size}
     return {
@@ -66,6 +70,7 @@ def card_of(meeting: Meeting, loaded: Loaded, plan: Plan, *, resume: bool, overw
         "config": {key: _plain(value) for key, value in config.items()},
         "versions": {package: _version(package) for package in _PACKAGES},
         "flags": {"--resume": resume, "--overwrite": overwrite},
+        "rows": [asdict(row) for row in rows],
     }
 
 
@@ -148,7 +153,7 @@ def _admit(mine: Message, line: Line, guests: dict[int, Guest]) -> Guest | None:
     theirs = line.wait(0.0) or {}
     match theirs:
         case {"titan": int(), "run": str(run), "rank": int(rank), "host": str(host)} if run == mine["run"]:
-            guest = Guest(rank=rank, host=host, line=line)
+            guest = Guest(rank=rank, host=host, line=line, rows=tuple(theirs.get("rows", ())))
         case _:
             line.close()
             return None

@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from engine.errors import EXIT_OK, EXIT_RUN_FAILED
 from engine.planner.plan import Plan
@@ -39,6 +40,7 @@ class Ready:
     `goes_on` is where an earlier launch of it is gone on with, and `began` the step; `corpus` what it reads. `node` is
     the number of this machine where the run is on several; `joins`: the folder is the launcher's of another of them.
     `aside` is where the folder that stood there is now. `preflight`: every GPU and link is measured first.
+    `rows` says of each rank on which of several machines and GPUs it is.
     """
 
     run: Path
@@ -50,6 +52,7 @@ class Ready:
     joins: bool = False
     aside: str = ""
     preflight: bool = False
+    rows: tuple[dict[str, Any], ...] = ()
 
     @property
     def tells_steps(self) -> bool:
@@ -132,7 +135,8 @@ def say_beginning(ready: Ready, loaded: Loaded, plan: Plan) -> None:
     steps = f"{loaded.config.training.steps} steps of {plan.tokens_per_step:,} tokens"
     quietly_say(f"  {steps}; run folder {ready.run}", tint="faint")
     quietly_say(f"  {ready.corpus}", tint="faint")
-    for line in place_ranks(ready.run, plan, node=ready.node or 0, nodes=loaded.config.cluster.nodes):
+    nodes = loaded.config.cluster.nodes
+    for line in place_ranks(ready.run, plan, node=ready.node or 0, nodes=nodes, told=ready.rows):
         quietly_say(f"  {line}", tint="faint")
     if ready.goes_on:
         quietly_say(f"  {ready.goes_on}")

@@ -93,11 +93,12 @@ def _receive(meeting: Meeting, card: Message, *, timeout_s: float, silence_s: fl
             guest.line.send({"complete": True})
         return made
     ready, lease = made
+    ready = replace(ready, rows=(*card["rows"], *(row for guest in guests for row in guest.rows)))
     marker = f".met-{uuid.uuid4().hex}"
     (ready.run / marker).touch()
     try:
         for guest in guests:
-            guest.line.send({"go": marker, "host": card["host"]})
+            guest.line.send({"go": marker, "host": card["host"], "rows": ready.rows})
         for guest in guests:
             _require_ready(guest, guests)
     except NotMet:
@@ -172,6 +173,7 @@ def _follow(
         if lease is not None:
             _give_back(ready, lease)
         raise
+    ready = replace(ready, rows=tuple(told.get("rows", ())))
     head = Guest(rank=0, host=str(told.get("host", meeting.host)), line=line)
     return Met(ready=ready, lease=lease, peers=Peers(meeting.rank, [head], silence_s=silence_s))
 

@@ -77,6 +77,7 @@ def test_two_machines_train_as_one_does(
     assert state.losses == Follower(alone).read().losses
     assert [logs.folder.parts[-4] for logs in rank_logs(run).values()] == ["node-0", "node-1"]
     for out, err in told:
+        assert "\n  rank 0  host0  cpu\n  rank 1  host1  cpu\n" in out
         assert "\ndone: 6 of 6 steps in " in out
         assert err == ""
     assert not [path for path in run.iterdir() if path.name.startswith(".met-")]
