@@ -9,7 +9,9 @@ READ_BY: dict[str, str] = {
     for module, keys in {
         "titancli/launch/run_folder.py": ("job.name", "job.dump_folder"),
         "titancli/presets.py": ("job.description",),
-        "titancli/launch/__init__.py": ("launch.grace_seconds", "launch.scheduler"),
+        "titancli/launch/__init__.py": ("launch.scheduler",),
+        "titancli/launch/start.py": ("launch.grace_seconds",),
+        "titancli/launch/restart.py": ("launch.max_restarts",),
         "titancli/launch/slurm.py": tuple(
             f"launch.slurm.{name}" for name in ("partition", "account", "time", "qos", "extra")
         ),
