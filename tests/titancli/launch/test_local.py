@@ -79,7 +79,7 @@ def test_c51_launch_goes_on_after_the_processes_of_a_dead_one_are_gone(
     lines = ran.out.splitlines()
     assert lines[0] == f"waiting for the processes of the last launch to end: {last.pid}"
     assert lines[1] == "other than at its last launch: training.steps is 2 there and 4 here"
-    assert lines[5] == "  goes on after step 2 of 4 from runs/x/checkpoints/step-2"
+    assert lines[6] == "  goes on after step 2 of 4 from runs/x/checkpoints/step-2"
     events, _ = read_new(event_file(run, 0))
     assert [event["step"] for event in events if event["kind"] == "step"] == [1, 2, 3, 4]
     assert (run / "config-1.toml").is_file()
