@@ -192,3 +192,41 @@ def one_fails() -> str:
 def test_what_one_rank_cannot_do_is_raised_on_all(gloo: GlooPool) -> None:
     host = os.uname().nodename
     assert set(gloo.run(2, one_fails)) == {f"1 looking failed on rank 1 (host {host}): permission denied: there"}
+
+
+# ---- the place in the data ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text of 200 sequences of 16 tokens, no two alike."""
+    file = tmp_path_factory.mktemp("corpus") / "text.txt"
+    file.write_text(" ".join(f"{number:x}" for number in range(800)))
+    return file
+
+
+def test_c31_a_run_goes_on_where_its_data_stood(corpus: Path, tmp_path: Path) -> None:
+    given = SAVING | {"training__dataset": "text", "training__dataset_path": str(corpus), "training__steps": 6}
+    straight = train(given, str(tmp_path), reads=True)
+    back = train(given | {"checkpoint__load_step": 2}, str(tmp_path), reads=True)
+    assert back["losses"] == {step: straight["losses"][step] for step in (3, 4, 5, 6)}
+
+
+def test_c31_with_another_batch_no_sample_is_read_twice_or_left_out(corpus: Path, tmp_path: Path) -> None:
+    given = SAVING | {"training__dataset": "text", "training__dataset_path": str(corpus), "data__repeat": False}
+    long = {"training__steps": 100, "training__seq_len": 16}
+    train(given | long | {"training__steps": 7}, str(tmp_path), reads=True)
+    smaller = {"training__local_batch_size": 4, "training__global_batch_size": 4}
+    found = train(given | long | smaller, str(tmp_path), reads=True)
+    [_, summary] = [event["data"] for event in found["events"] if event["kind"] == "run_started"]
+    # 7 steps of 8 sequences, and then all that is left of one pass, 4 by 4.
+    assert found["last_step"] == 7 + (summary["samples_per_epoch"] - 7 * 8) // 4
+
+
+def test_another_corpus_under_the_same_name_is_a_warning(corpus: Path, tmp_path: Path) -> None:
+    given = SAVING | {"training__dataset": "text", "training__dataset_path": str(tmp_path / "text.txt")}
+    (tmp_path / "text.txt").write_bytes(corpus.read_bytes())
+    train(given | {"training__steps": 2}, str(tmp_path / "run"), reads=True)
+    (tmp_path / "text.txt").write_bytes(corpus.read_bytes()[::-1])
+    train(given | {"training__steps": 4}, str(tmp_path / "run"), reads=True)
+    assert any("was saved over other data (crc32 was " in message for message in warnings(tmp_path / "run"))

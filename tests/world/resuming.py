@@ -21,8 +21,12 @@ from engine.planner.plan import plan
 KEPT = {"checkpoint__enable": True, "checkpoint__interval": 100}
 
 
-def train(arguments: dict[str, Any], folder: str, ends_after: int | None = None) -> dict[str, Any]:
+def train(
+    arguments: dict[str, Any], folder: str, ends_after: int | None = None, *, reads: bool = False
+) -> dict[str, Any]:
     """A fit of one rank in the run folder `folder`; its data ends after a step, and so does the run.
+
+    With `reads` it trains on the corpus of the arguments instead.
 
     Gives losses by step, this rank's part of weights and optimizer states at the end, and its last events.
     """
@@ -42,7 +46,7 @@ def train(arguments: dict[str, Any], folder: str, ends_after: int | None = None)
             config,
             resolved,
             run=Path(folder),
-            source=Rows(config, resolved, data_rank=rank, ends_after=ends_after),
+            source=None if reads else Rows(config, resolved, data_rank=rank, ends_after=ends_after),
         )
     finally:
         engine.loop.build = before
