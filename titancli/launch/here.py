@@ -6,11 +6,13 @@ start anything.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 from engine.errors import Finding, Severity
 from engine.hardware import GIB, GPUS, Cluster, Gpu, Machine, calibrated, is_mig_instance, kind_of, resolve_cluster
 from engine.sources import Loaded, locate
+from engine.visible import VARIABLE
 from titancli import figures
 
 _ON_EACH = "on each node with --node-rank K --rdzv-endpoint HOST:PORT"
@@ -144,10 +146,12 @@ def _gpus(cluster: Cluster) -> str:
 
 
 def _what_is_here(machine: Machine) -> str:
+    setting = os.environ.get(VARIABLE)
+    left = "" if setting is None else f" that {VARIABLE} = {setting!r} leaves"
     if machine.kind == "cpu":
-        return f"no GPU ({machine.cpus} CPUs, {figures.memory(machine.memory_bytes)} of memory)"
+        return f"no GPU{left} ({machine.cpus} CPUs, {figures.memory(machine.memory_bytes)} of memory)"
     kinds = [kind_of(*card) or card[0] for card in zip(machine.gpu_names, machine.gpu_memory_bytes, strict=True)]
-    return ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))
+    return ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds)) + left
 
 
 def _finding(loaded: Loaded, rule: str, key: str, message: str, fix: str, *, severity: Severity = "error") -> Finding:

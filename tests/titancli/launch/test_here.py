@@ -168,3 +168,19 @@ def test_a_mig_instance_may_be_planned_with_its_own_memory() -> None:
     (doubt,) = compare(config(gpu="h200", gpus_per_node="1", memory_gib="17.5"), MIG).findings
     assert (doubt.rule, doubt.severity) == ("H819", "warning")
     assert "the speed is that of a whole h200" in doubt.message
+
+
+@pytest.mark.parametrize("visible", ["4,6", ""])
+def test_what_cuda_visible_devices_hides_is_said_with_what_is_here(
+    visible: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    here = machine(*[("NVIDIA H200", 140.4)] * 2) if visible else CPU
+    (wrong,) = compare(config(gpu="h200", gpus_per_node="8"), here).findings
+    left = "2 x h200 that CUDA_VISIBLE_DEVICES = '4,6' leaves" if visible else "no GPU that CUDA_VISIBLE_DEVICES = ''"
+    assert f"and this machine has {left}" in wrong.message
+
+
+@pytest.fixture(autouse=True)
+def _all_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
