@@ -124,7 +124,7 @@ class Launch:
                 stdout=streams[1] if terminal is None else terminal,
                 stderr=streams[2] if terminal is None else terminal,
                 start_new_session=True,
-                preexec_fn=before,
+                preexec_fn=lambda: _begin(before),
             )
         self.began_s = time.monotonic()
 
@@ -221,6 +221,14 @@ class Launch:
                 self.process.wait()
             time.sleep(0.05)
         self.process.wait()
+
+
+def _begin(before: Callable[[], None] | None) -> None:
+    """In the child: signals that whoever started the tests ignores (nohup, a shell's background) are listened to."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    if before is not None:
+        before()
 
 
 def _matches(event: Event, kind: str, fields: Mapping[str, Any]) -> bool:
