@@ -14,12 +14,25 @@ from typing import Literal
 from engine.first_failure import FirstFailure
 
 Point = Literal[
-    "compare", "meet", "build", "load", "data", "gradients", "word", "update", "report", "save", "end", "ended"
+    "compare",
+    "meet",
+    "build",
+    "corpus",
+    "load",
+    "data",
+    "gradients",
+    "word",
+    "update",
+    "report",
+    "save",
+    "end",
+    "ended",
 ]
 POINTS: Mapping[Point, str] = {
     "compare": "comparing what ranks run",
     "meet": "connecting to the other ranks",
     "build": "building the model",
+    "corpus": "reading the corpus",
     "load": "loading a checkpoint",
     "data": "reading data",
     "gradients": "computing gradients",
@@ -138,8 +151,8 @@ def _lost(silent: Mapping[int, Heard]) -> FirstFailure:
         rank=first,
         host=heard.beat.host if heard.beat is not None else "unknown",
         type="LostRank",
-        message=f"{_named(list(silent))}{where} {'has' if one else 'have'} been silent for {heard.silent_s:.0f} s: "
-        f"{cause}; {last if one else last.replace('it', f'rank {first}', 1)}",
+        message=f"{_named(list(silent))}{where} {'has' if one else 'have'} been silent for at least "
+        f"{heard.silent_s:.0f} s: {cause}; {last if one else last.replace('it', f'rank {first}', 1)}",
     )
 
 

@@ -142,7 +142,9 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
         reason = f"completed before: all {began.step:,} steps are done, and the last one is saved"
         return Outcome(reason=reason, exit_code=EXIT_OK, last_step=began.step, steps=())
     built = build(config, plan, around.device)
-    source = source or Loader(config, plan, data_rank=built.world.data_rank, start=began)
+    source = source or Loader(
+        config, plan, data_rank=built.world.data_rank, start=began, on_record=partial(pulse.at, "corpus")
+    )
     _say_what_begins(plan, built, source, beginning, recorder)
     data = source.summary.identity if isinstance(source, Loader) else {}
     _load(config, built, beginning, around, data)

@@ -8,6 +8,7 @@ torch, devices or checkpoints; `position` is what a checkpoint needs to go on fr
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.config import Config
-from engine.data.corpus import documents
+from engine.data.corpus import Record, documents
 from engine.data.packing import GlobalIndex, Position, TokenStream, token_stream
 from engine.data.refused import nothing_to_read
 from engine.data.tokenizer import Tokenizer, tokenizer_of, vocabulary_findings
@@ -109,10 +110,11 @@ class Loader:
         data_rank: int,
         start: Position | None = None,
         tokenizer: Tokenizer | None = None,
+        on_record: Callable[[], None] | None = None,
     ) -> None:
         """`start` is where an earlier run stopped, in whatever layout; left out: the beginning.
 
-        `tokenizer`: the config's own, where it is read already.
+        `tokenizer`: the config's own, where it is read already. `on_record` is called at each record that is read.
 
         Raises TitanError with findings of family D: no such corpus, unreadable records, too little
         data for the plan, or a tokenizer that the model's vocabulary does not hold.
@@ -125,8 +127,9 @@ class Loader:
         self._data_rank = data_rank
         self._seq_len = training.seq_len
         self._document_mask = config.data.document_mask
+        records = documents(training.dataset, training.dataset_path)
         self._stream = token_stream(
-            documents(training.dataset, training.dataset_path),
+            records if on_record is None else _noted(records, on_record),
             tokenizer,
             skip_unreadable=config.data.on_bad_line == "skip",
         )
@@ -184,6 +187,12 @@ class Loader:
         positions = self._stream.positions(indices, self._seq_len)
         labels_BS[positions[:, 1:] == 0] = IGNORE
         return Batch(tokens_BS=tokens_BS, labels_BS=labels_BS, positions_BS=positions[:, :-1].copy())
+
+
+def _noted(records: Iterable[Record], on_record: Callable[[], None]) -> Iterator[Record]:
+    for record in records:
+        on_record()
+        yield record
 
 
 def _too_little(config: Config, stream: TokenStream, index: GlobalIndex) -> tuple[Finding, ...]:

@@ -9,9 +9,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from engine.data.loader import IGNORE, Batch, Position
+from engine.config import Config
+from engine.data.loader import IGNORE, Batch, Loader, Position
 from engine.data.tokenizer import ByteTokenizer
 from engine.errors import TitanError
+from engine.keys import with_values
+from engine.planner.plan import plan
 
 SMALL = {"training.seq_len": 8, "data.shuffle": False}
 
@@ -307,3 +310,11 @@ def test_the_stdlib_is_read_in_less_than_200_mib(loader_of):
     finally:
         tracemalloc.stop()
     assert 20 << 20 < peak_bytes < 200 << 20
+
+
+def test_every_record_that_is_read_is_noted_so_that_a_long_corpus_is_no_standstill(json_lines):
+    keys = {"training.dataset": "jsonl", "training.dataset_path": json_lines("one text", "another", "a third")}
+    config = with_values(Config(), {"cluster.gpu": "cpu", "cluster.gpus_per_node": 1, "training.seq_len": 4} | keys)
+    noted: list[None] = []
+    Loader(config, plan(config), data_rank=0, on_record=lambda: noted.append(None))
+    assert len(noted) == 3
