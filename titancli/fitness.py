@@ -115,15 +115,15 @@ def _gpus(driver: Driver, about: dict[str, Any] | None) -> Iterator[Check]:
 
 def _visible(driver: Driver) -> Iterator[Check]:
     """What CUDA_VISIBLE_DEVICES leaves of the GPUs, where it is set."""
-    name, selection = VARIABLE, driver.selection
+    name, selection = "visible GPUs", driver.selection
     left = f"{len(driver.cards)} of {figures.many(driver.installed, 'GPU')}"
     if selection.trouble:
-        asked = "" if driver.visible is None else f"{driver.visible!r} "
+        asked = "the driver" if driver.visible is None else f"{VARIABLE} = {driver.visible!r}"
         fix = "name GPUs by their number or UUID, as nvidia-smi -L lists them"
-        found = f"{asked}leaves {left}: {selection.trouble}"
+        found = f"{asked} leaves {left}: {selection.trouble}"
         yield Check(name=name, state="doubtful", found=found, fix=fix, rule="H821")
     elif driver.visible is not None:
-        yield Check(name=name, state="well", found=f"{driver.visible!r} leaves {left}")
+        yield Check(name=name, state="well", found=f"{VARIABLE} = {driver.visible!r} leaves {left}")
     if selection.hidden:
         found = f"CUDA shows a process one instance, and hides {selection.hidden} more"
         fix = "start a run of one process on each, with one instance in CUDA_VISIBLE_DEVICES"

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_nvml import FakeGpu, FakeNvml, slices
 
 from engine.calibration import read
+from engine.cards import driver
 from engine.errors import TitanError
+from engine.machine import limits, this_machine
 from titancli import doctor
-from titancli.fitness import Check
+from titancli.fitness import Check, checks
 
 
 def test_doctor_tells_what_this_machine_is(titan: Callable[..., Any]) -> None:
@@ -104,3 +107,20 @@ def test_checks_fit_60_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 60
     assert all(line.startswith(" " * 19) for line in lines[1:-2])
+
+
+def test_a_gpu_with_its_uuid_fits_60_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    for name, value in (("COLUMNS", "60"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    uuid = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
+    gpus = driver(
+        FakeNvml(FakeGpu(uuid=uuid), slices(uuid.removeprefix("GPU-"), "1g.18gb")), {"CUDA_VISIBLE_DEVICES": "0,5"}
+    )
+    here, room = this_machine(), limits(Path())
+    doctor._say_checks(list(checks(here, gpus, room, None, "no torch")), fit=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert any(line.strip() == uuid for line in lines)

@@ -121,7 +121,7 @@ ONE_LINK_LESS = replace(EIGHT, cards=(H200, replace(H200, nvlinks=17)))
         ("GPU 0", "doubtful", "it reports a broken row", "reset", {"driver": cards(doubts=("a broken row",))}),
         ("GPU 1", "doubtful", "(MIG instance 1g.18gb), 18.0 GiB, MIG-m-0, a part of GPU-m", "17.5", {"driver": MIG}),
         ("MIG", "doubtful", "hides 2 more", "one instance in CUDA_VISIBLE_DEVICES", {"driver": MIG}),
-        ("CUDA_VISIBLE_DEVICES", "doubtful", "'0,9' leaves 1 of 8 GPUs: there is no GPU 9", "-L", {"driver": CUT}),
+        ("visible GPUs", "doubtful", "= '0,9' leaves 1 of 8 GPUs: there is no GPU 9", "-L", {"driver": CUT}),
         ("driver", "wrong", "it does not work: mismatch", "reboot", {"driver": Driver(trouble="mismatch")}),
         ("CUDA", "wrong", "is built for the CPU", "install a torch", {"about": TORCH | {"cuda": None}}),
         (

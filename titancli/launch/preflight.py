@@ -95,6 +95,7 @@ def preflight(
     finally:
         processes.end(at_once=signals.interrupts > 1)
     if signals.has_any:
+        report.say("stopped in the preflight; nothing was trained", sys.stderr)
         return EXIT_INTERRUPTED if signals.interrupts else EXIT_TERMINATED
     return say_verdict(run)
 
