@@ -161,7 +161,8 @@ def _figure(value: float | None, units: tuple[str, str]) -> str:
 def _failed(each: Mapping[str, Any], run: Path) -> Finding:
     """A rank or a link that did not answer, or not rightly."""
     fix = f"leave that GPU or node out, or see {run / FOLDER / 'logs'} for what it was at"
-    return report.error("H825", str(each["text"]), fix)
+    text = each["text"]
+    return report.error("H825", f"in the preflight, {text}", fix)
 
 
 def _unheard(run: Path) -> Finding:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.cards import Card, driver
+from engine.errors import Finding
 from engine.planner.plan import Plan
 from titancli import figures, report
 from titancli.monitor.run_state import RunState
@@ -149,32 +150,46 @@ class Witness:
     def __init__(self, run: Path) -> None:
         self._rows = read_rows(run)
         self._heard = 0
-        self._told: set[str] = set()
+        self._told: set[int] = set()
 
     def news(self, state: RunState) -> list[str]:
         """Warnings since the last call, in a line each."""
         if len(state.ranks) == self._heard:
             return []
         self._heard = len(state.ranks)
-        new = [text for text in moved(self._rows, state) if text not in self._told]
-        self._told |= set(new)
-        fix = "something between titan and the workers has changed CUDA_VISIBLE_DEVICES"
-        found = (replace(report.error("H820", text, fix), severity="warning") for text in new)
+        new = [each for each in moved(self._rows, state) if each.rank not in self._told]
+        self._told |= {each.rank for each in new}
+        found = [_warning(each.rank, each.works_on, each.meant) for each in new]
         return [f"{each.severity}[{each.rule}]: {each.message}; {each.fix}" for each in found]
 
 
-def moved(rows: Iterable[Row], state: RunState) -> list[str]:
-    """Ranks that work on another GPU or host than was told before they started, in words."""
+def _warning(rank: int, works_on: str, meant: str) -> Finding:
+    fix = "something between titan and the workers has changed CUDA_VISIBLE_DEVICES"
+    error = report.error("H820", f"rank {rank} works on {works_on}, and {meant} was meant", fix)
+    return replace(error, severity="warning")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A rank that works on another GPU or host than was meant."""
+
+    rank: int
+    works_on: str
+    meant: str
+
+
+def moved(rows: Iterable[Row], state: RunState) -> list[Moved]:
+    """Ranks that work on another GPU or host than was told before they started."""
     told = {row.rank: row for row in rows_of(state)}
-    found: list[str] = []
+    found: list[Moved] = []
     for row in rows:
         worker = told.get(row.rank)
         if worker is None:
             continue
         if worker.host != row.host:
-            found.append(f"rank {row.rank} works on {worker.host}, and {row.host} was meant")
+            found.append(Moved(rank=row.rank, works_on=worker.host, meant=row.host))
         elif row.is_on_gpu and _bare(worker.uuid) not in (_bare(row.uuid), _bare(row.card_uuid)):
-            found.append(f"rank {row.rank} works on {worker.uuid or 'no GPU'}, and {row.uuid} was meant")
+            found.append(Moved(rank=row.rank, works_on=worker.uuid or "no GPU", meant=str(row.uuid)))
     return found
 
 

@@ -39,6 +39,7 @@ def findings_json() -> str:
             row = found.setdefault(id_, {name: [] for name in ("severities", "says", "fixes", "commands")})
             for kept, more in zip(row.values(), (each.severities, each.messages, each.fixes, [command]), strict=True):
                 kept += [text for text in more if text not in kept]
+            row["severities"].sort()
     return "{\n" + ",\n".join(f'"{id_}": {json.dumps(found[id_])}' for id_ in sorted(found)) + "\n}\n"
 
 

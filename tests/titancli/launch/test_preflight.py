@@ -88,7 +88,7 @@ def test_a_warning_is_said_and_stops_nothing(tmp_path: Path, capsys: pytest.Capt
 def test_a_rank_that_failed_is_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed = {"rank": 1, "part": "products", "reason": "x", "where": "rank 1", "text": "rank 1 on n0 said nothing"}
     assert said(tmp_path, verdict(ok=False, failed=[failed])) == 1
-    assert "error[H825]: rank 1 on n0 said nothing\n" in capsys.readouterr().err
+    assert "error[H825]: in the preflight, rank 1 on n0 said nothing\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"ok": true}', '{"ok": tr'])
@@ -137,7 +137,10 @@ def test_a_rank_that_hangs_is_named_and_nothing_is_left(run: Path, capsys: pytes
         code = preflight(run, torchrun(run, {"rank": 1, "at": "products", "do": "sleep"}), signals)
     host = os.uname().nodename
     assert code == 1
-    assert f"error[H825]: rank 1 on {host} did not come to an end within 3 s (products)" in capsys.readouterr().err
+    assert (
+        f"error[H825]: in the preflight, rank 1 on {host} did not come to an end within 3 s (products)"
+        in capsys.readouterr().err
+    )
     logs = "".join(path.read_text() for path in (run / "preflight" / "logs").rglob("1/stderr.log"))
     assert "preflight_worker.py" in logs
     assert psutil.Process().children(recursive=True) == []

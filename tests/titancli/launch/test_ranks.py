@@ -12,7 +12,18 @@ from fake_nvml import FakeGpu, FakeNvml, slices
 from engine.cards import Card, driver
 from engine.planner.plan import Plan, plan
 from engine.sources import Flag, load
-from titancli.launch.ranks import Row, Witness, lines, moved, place_ranks, read_rows, rows_here, rows_of, write_rows
+from titancli.launch.ranks import (
+    Moved,
+    Row,
+    Witness,
+    lines,
+    moved,
+    place_ranks,
+    read_rows,
+    rows_here,
+    rows_of,
+    write_rows,
+)
 from titancli.monitor.run_state import Rank, RunState
 
 UUIDS = [f"GPU-8932f93{index}-d72c-4106-c12f-20bd9faed9f6" for index in range(8)]
@@ -108,8 +119,8 @@ def test_a_worker_on_another_gpu_or_host_is_told() -> None:
     rows = rows_here(planned("h200", 2), cards("4,6"), host="n")
     workers = [{"rank": 0, "host": "n", "uuid": UUIDS[0]}, {"rank": 1, "host": "m", "uuid": UUIDS[6]}]
     assert moved(rows, told(*workers)) == [
-        f"rank 0 works on {UUIDS[0]}, and {UUIDS[4]} was meant",
-        "rank 1 works on m, and n was meant",
+        Moved(rank=0, works_on=UUIDS[0], meant=UUIDS[4]),
+        Moved(rank=1, works_on="m", meant="n"),
     ]
 
 
