@@ -199,9 +199,9 @@ def test_what_one_rank_cannot_do_is_raised_on_all(gloo: GlooPool) -> None:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A text of 200 sequences of 16 tokens, no two alike."""
+    """A text of about 70 sequences of 16 tokens, no two alike."""
     file = tmp_path_factory.mktemp("corpus") / "text.txt"
-    file.write_text(" ".join(f"{number:x}" for number in range(800)))
+    file.write_text(" ".join(f"{number:x}" for number in range(300)))
     return file
 
 
