@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,3 +158,21 @@ def test_a_slow_rank_is_named_beside_its_peers(run: Path, capsys: pytest.Capture
     assert told.out.splitlines()[1].startswith("preflight of 3 processes on cpu in ")
     links = json.loads((run / "preflight.json").read_text())["links"]
     assert sorted(map(sorted, (link["ranks"] for link in links))) == [[0, 1], [0, 1, 2], [0, 2], [1, 2]]
+
+
+def test_a_launch_measures_before_it_trains(titan: Callable[..., Any], tmp_path: Path) -> None:
+    one = ("--cluster.gpus_per_node=1", "--parallelism.data_parallel_shard_degree=-1")
+    short = ("--training.steps=1", "--lr_scheduler.warmup_steps=0")
+    ran = titan("launch", "--preset", "quickstart", *one, *short, "--name", "x", "--preflight")
+    assert (ran.code, ran.err) == (0, "")
+    lines = [line.split("  ")[0] for line in ran.out.splitlines()]
+    measured = next(place for place, line in enumerate(lines) if line.startswith("preflight of 1 process on cpu in "))
+    assert measured < lines.index("step 1/1")
+    verdict = json.loads((tmp_path / "runs" / "x" / "preflight.json").read_text())
+    assert (verdict["ok"], set(verdict["rates"])) == (True, {"bf16_tflops", "memory_tbyte_per_s"})
+
+
+def test_a_dry_run_measures_nothing(titan: Callable[..., Any]) -> None:
+    ran = titan("launch", "--preset", "quickstart", "--preflight", "--dry-run")
+    assert ran.code == 2
+    assert "error[R124]" in ran.err
