@@ -37,14 +37,13 @@ def _run(*words: str) -> None:
     subprocess.run(words, check=True, capture_output=True)
 
 
-def _resize(folder: Path, size_bytes: int) -> None:
-    _run("mount", "-o", f"remount,size={size_bytes}", str(folder))
-
-
-def _fill(folder: Path) -> Path:
-    """Takes all the room that is left; gives the file that has it."""
+def _fill(folder: Path, *, leave_bytes: int = 0) -> Path:
+    """Takes the room that is left but for so many bytes; gives the file that has it."""
     ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
+        if leave_bytes:
+            os.posix_fallocate(file.fileno(), 0, max(1, shutil.disk_usage(folder).free - leave_bytes))
+            return ballast
         for size in (1 << 20, 1 << 12, 1):
             try:
                 while file.write(b"\0" * size) == size:
@@ -54,20 +53,19 @@ def _fill(folder: Path) -> Path:
     return ballast
 
 
-@fault("saving", needs_root=True)
+@fault("build", "first step", "mid-step", "saving", needs_root=True)
 def disk_full_while_saving(trial: Trial) -> None:
     """The disk is full while a checkpoint is saved."""
     disk = trial.folder / "disk"
-    saves = trial.random.uniform(1.2, 4.8)
-    one_bytes = trial.undisturbed.checkpoint_bytes
-    with _mounted(disk, size_bytes=int(one_bytes * saves) + (1 << 16)):
+    saves = trial.random.uniform(0.1, 1.9)
+    room_bytes = int(trial.undisturbed.checkpoint_bytes * saves)
+    with _mounted(disk, size_bytes=_ROOM_BYTES):
         launch = trial.launch(dump_folder=disk)
-        launch.until(launch.has_written("checkpoint", state="committed"))
+        trial.reach(launch)
+        ballast = _fill(disk, leave_bytes=room_bytes)
         trial.struck(launch)
         trial.expect(launch, {1}, "no space left on device", "step-", limit_s=90)
-        if len(launch.committed()) < int(saves) - 1:
-            trial.problem(f"of {saves:.1f} checkpoints' room only {len(launch.committed())} were kept")
-        _resize(disk, _ROOM_BYTES)
+        ballast.unlink()
         trial.expect_resumed(launch, dump_folder=disk)
         trial.close()
 

@@ -44,6 +44,7 @@ class Processes:
             )
         root = psutil.Process(self._torchrun.pid)
         self._known: dict[int, psutil.Process] = {root.pid: root}
+        self._ranks: dict[int, int] = {}
         self._was_asked = False
 
     def exit_code(self) -> int | None:
@@ -69,6 +70,17 @@ class Processes:
         for parent in self._alive():
             with contextlib.suppress(psutil.NoSuchProcess):
                 self._known |= {child.pid: child for child in parent.children(recursive=True)}
+        for process in self._alive():
+            if process.pid not in self._ranks and (rank := _rank_of(process, self._torchrun.pid)) is not None:
+                self._ranks[process.pid] = rank
+
+    def lost_ranks(self) -> set[int]:
+        """Ranks whose process is over, of those that were seen."""
+        return {rank for pid, rank in self._ranks.items() if not _is_alive(self._known[pid])}
+
+    def kill_ranks(self) -> None:
+        """Kills the ranks that are left; torchrun lives on and tells how each of them ended."""
+        _send([process for process in self._alive() if process.pid in self._ranks], signal.SIGKILL)
 
     def is_any_left(self) -> bool:
         """Whether one of them lives."""
@@ -121,6 +133,15 @@ def _mark_of(process: psutil.Process) -> str | None:
     except (psutil.Error, OSError):
         return None
     return mark
+
+
+def _rank_of(process: psutil.Process, torchrun: int) -> int | None:
+    """The rank that a process was started as; None where torchrun is not its parent."""
+    try:
+        rank = process.environ().get("RANK", "") if process.ppid() == torchrun else ""
+    except (psutil.Error, OSError):
+        return None
+    return int(rank) if rank.isdecimal() else None
 
 
 def _is_alive(process: psutil.Process) -> bool:

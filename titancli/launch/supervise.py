@@ -152,6 +152,7 @@ class _Watch:
         self._deadline_s: float | None = None
         self._looked_s = 0.0
         self._orphaned_s: float | None = None
+        self._lost_s: float | None = None
         self.has_cut_off = False
 
     def is_anybody_left(self) -> bool:
@@ -167,6 +168,7 @@ class _Watch:
         if now_s - self._looked_s > _LOOK_EVERY_S:
             self._processes.look()
             self._looked_s = now_s
+            self._mind_the_lost(state, now_s)
         if self._signals.interrupts > 1:
             shown.note("killing all processes of the run")
             self._processes.end(at_once=True)
@@ -186,6 +188,15 @@ class _Watch:
         for departure in bad:
             shown.note(str(departure))
         return bool(bad)
+
+    def _mind_the_lost(self, state: RunState, now_s: float) -> None:
+        """Kills ranks that wait for one that died without a word: torchrun leaves them waiting for 30 s."""
+        if not self._processes.lost_ranks() - {number for number, rank in state.ranks.items() if rank.has_ended}:
+            self._lost_s = None
+        elif self._lost_s is None:
+            self._lost_s = now_s
+        elif now_s - self._lost_s > self._patience_s(state):
+            self._processes.kill_ranks()
 
     def _patience_s(self, state: RunState) -> float:
         """How long ranks that have not failed may go on after one that has."""

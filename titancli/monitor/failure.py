@@ -12,10 +12,13 @@ import re
 import signal
 from pathlib import Path
 
-from titancli.monitor.run_state import Failure, RunState, follows, weight
+from titancli.monitor.run_state import WAITED, Failure, RunState, follows, weight
 from titancli.rank_logs import RankLogs, rank_logs, text_of, torchrun_logs
 
-_REPORTED = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)")
+_REPORTED = re.compile(
+    r"(?:time\s*:\s*(\S+)\s*\n\s*host\s*:[^\n]*\n\s*)?"
+    r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*\n\s*exitcode\s*:\s*(-?\d+)"
+)
 # torch puts the rank in front of an error that nobody caught.
 _LAST_LINE = re.compile(
     r"^(?:\[rank\d+\]: )?(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure))(?:: (?P<message>.*))?$"
@@ -44,9 +47,9 @@ def failures_of(run: Path, state: RunState) -> list[Failure]:
         if rank not in found and told is not None and not blames:
             found[rank] = told
             ends[rank] = _changed(logs)
-    for rank, exit_code in _killed(run):
+    for rank, exit_code, is_later in _killed(run):
         if rank not in found or follows(found[rank]) or found[rank].type == "LostRank":
-            found[rank] = _by_signal(rank, exit_code)
+            found[rank] = _by_signal(rank, exit_code, is_later=is_later)
             ends[rank] = 0.0
     return sorted(
         found.values(),
@@ -86,16 +89,23 @@ def _changed(logs: RankLogs) -> float:
     return min(times, default=0.0)
 
 
-def _killed(run: Path) -> list[tuple[int, int]]:
-    """Ranks that torchrun saw end by a signal other than the SIGTERM that it sends itself, with their exit codes."""
+def _killed(run: Path) -> list[tuple[int, int, bool]]:
+    """Ranks that torchrun saw end by a signal other than the SIGTERM that it sends itself, with their exit codes.
+
+    And whether one ended later than the first: ranks that wait for it are killed where they cannot end by themselves.
+    """
     report = "\n".join(text_of(log, _TAIL_BYTES) for log in torchrun_logs(run))
-    seen = [(int(rank), int(exit_code)) for rank, exit_code in _REPORTED.findall(report)]
-    return [(rank, code) for rank, code in dict.fromkeys(seen) if code < 0 and code != -signal.SIGTERM]
+    seen = [(time, int(rank), int(code)) for time, rank, code in dict.fromkeys(_REPORTED.findall(report))]
+    first = min((time for time, _, _ in seen), default="")
+    return [(rank, code, time > first) for time, rank, code in seen if code < 0 and code != -signal.SIGTERM]
 
 
-def _by_signal(rank: int, exit_code: int) -> Failure:
+def _by_signal(rank: int, exit_code: int, *, is_later: bool) -> Failure:
     try:
         name = signal.Signals(-exit_code).name
     except ValueError:
         name = f"signal {-exit_code}"
-    return Failure(rank=rank, host=None, type=name, message=_OF_SIGNAL.get(-exit_code, "the process was ended by it"))
+    message = _OF_SIGNAL.get(-exit_code, "the process was ended by it")
+    if is_later and exit_code == -signal.SIGKILL:
+        message = WAITED
+    return Failure(rank=rank, host=None, type=name, message=message)

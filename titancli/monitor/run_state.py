@@ -11,7 +11,10 @@ from typing import Any
 
 from titancli.monitor.ran_out import RanOut
 
+WAITED = "killed as it waited for a rank that had failed"
+"""What is said of a rank that could not end by itself."""
 _PEER_LOST = (
+    WAITED,
     "connection closed by peer",
     "connection closed by remote peer",
     "connection reset by peer",

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fault_trial import Trial
 from faults import FAULTS
 from faulty import send
+
+from titancli.launch.progress import Lines
+from titancli.launch.summary import failure_text
+from titancli.launch.supervise import supervise
+from titancli.launch.torchrun import command
+from titancli.monitor.failure import failures_of
 
 pytestmark = pytest.mark.world
 
@@ -39,3 +47,30 @@ def test_c41_exception_while_loading_after_kill_9_is_named_and_losses_of_the_res
 ) -> None:
     FAULTS["exception_while_loading"].do(trial)
     assert trial.problems == []
+
+
+DEAF = """\
+import os, pathlib, signal, sys, time
+ready = pathlib.Path(sys.argv[1])
+if os.environ["RANK"] == "0":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(2.5)  # the launcher looks at its processes every second, and a real rank takes longer to start
+    ready.touch()
+    time.sleep(600)
+while not ready.exists():
+    time.sleep(0.05)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_c41_rank_that_waits_for_a_killed_one_is_neither_waited_for_nor_taken_for_the_cause(tmp_path: Path) -> None:
+    run, script = tmp_path / "x", tmp_path / "deaf.py"
+    (run / "logs").mkdir(parents=True)
+    script.write_text(DEAF, "utf-8")
+    torchrun = command(run, processes=2, threads=1, grace_s=1.0, environ=os.environ)
+    torchrun = replace(torchrun, words=(*torchrun.words[:-3], str(script), str(tmp_path / "ready")))
+    ending = supervise(torchrun, run, grace_s=1.0, display=lambda: Lines(10))
+    text = failure_text(failures_of(run, ending.state), run, torchrun_tail="")
+    assert (ending.exit_code, ending.seconds < 25) == (1, True)  # torchrun alone would take more than 30 s
+    assert text.startswith("error[R202]: rank 1 failed first: SIGKILL: the process was killed from outside")
+    assert "\nsecondary: rank 0: SIGKILL: killed as it waited for a rank that had failed" in text
