@@ -28,6 +28,7 @@ from titancli.launch.ranks import rows_of_this_machine
 from titancli.launch.roll_call import NotMet, card_of, check_place
 from titancli.launch.run_folder import Place, alone_in, choose, create
 from titancli.launch.start import Ready, say_beginning, train
+from titancli.launch.taken import completed
 from titancli.launch.together import meet
 from titancli.launch.torchrun import Command, command, foreign
 from titancli.monitor.follow import LAUNCHER_FILE, folder_of_runs
@@ -238,6 +239,9 @@ def as_it_was(loaded: Loaded, plan: Plan, place: Place) -> Plan:
 
 
 def say_complete(run: Path, loaded: Loaded) -> int:
-    """Says that nothing is left to do."""
-    report.say(f"the run {run} is complete: all {loaded.config.training.steps} steps are done", tint="good")
+    """Says that nothing is left to do, and which part of another config is for nothing then."""
+    text, in_vain = completed(loaded, run)
+    report.say(text, tint="good")
+    if in_vain:
+        report.say(in_vain, sys.stderr)
     return EXIT_OK

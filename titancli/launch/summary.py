@@ -63,9 +63,9 @@ def _saved(run: Path, exit_code: int) -> list[tuple[str, str]]:
     if not kept.saves(run):
         return [] if exit_code == EXIT_OK else [("saved", "nothing, as checkpoint.enable is false")]
     newest = kept.newest_step(run)
-    if newest is None:
-        return [("saved", "nothing yet: no checkpoint is committed")]
-    return [("saved", f"after step {newest}"), *([("go on with", kept.go_on(run))] if exit_code != EXIT_OK else [])]
+    saved = "nothing yet: no checkpoint is committed" if newest is None else f"after step {newest}"
+    again = "start again" if newest is None else "go on with"
+    return [("saved", saved), *([(again, kept.go_on(run))] if exit_code != EXIT_OK else [])]
 
 
 def part_summary(ending: Ending, run: Path) -> str:

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.config import Config
-from engine.errors import Finding, TitanError
+from engine.errors import EXIT_OK, Finding, TitanError
 from engine.keys import field_types, value_of
 from engine.settled import read_settled
 from engine.shrink import GLOBAL_BATCH, LOCAL_BATCH, MICROBATCH
 from engine.sources import Loaded, load, locate
 from titancli.launch.lease import is_held
 from titancli.launch.slurm_job import Job
+from titancli.launch.summary import COMPLETED
 from titancli.monitor.follow import Follower, Launcher, judge
 from titancli.resume import Start, look_at_start
 
@@ -54,7 +55,8 @@ def judge_taken(loaded: Loaded, run: Path, *, resume: bool, overwrite: bool) -> 
         return "aside"
     anew = "give another --name, or --overwrite to start anew (the old folder is kept beside it)"
     there = _config_of(loaded, run, anew)
-    state = judge(Follower(run).read(), launcher)
+    seen = Follower(run).read()
+    state = judge(seen, launcher)
     other = differences(there, loaded.config)
     saves = loaded.config.checkpoint.enable
     if other and not resume:
@@ -62,7 +64,9 @@ def judge_taken(loaded: Loaded, run: Path, *, resume: bool, overwrite: bool) -> 
         raise TitanError(at_name(loaded, "R105", f"{run} holds a run of another config: {other}", fix))
     if not other and state == "finished":
         return "complete"
-    if not saves:
+    # Of a run that has not come to the end of its first step, nothing can be lost.
+    has_trained = bool(seen.losses) or state == "finished"
+    if not saves and has_trained:
         message = f"{run} holds this run, {state} and without a checkpoint to resume from: checkpoint.enable is false"
         raise TitanError(at_name(loaded, "R106", message, f"{anew}; checkpoint.enable keeps what a run has done"))
     findings, start = look_at_start(loaded)
@@ -70,7 +74,7 @@ def judge_taken(loaded: Loaded, run: Path, *, resume: bool, overwrite: bool) -> 
         raise TitanError(*findings)
     if state == "finished" and start.step is not None and start.step >= loaded.config.training.steps:
         return "complete"
-    if start.step is None and not resume:
+    if start.step is None and has_trained and not resume:
         message = f"{run} holds this run, {state} and without a checkpoint to resume from"
         raise TitanError(at_name(loaded, "R106", message, f"give --resume to start it again in its folder, or {anew}"))
     settled = {} if other else _smaller_batch(run)
@@ -97,6 +101,18 @@ def _config_of(loaded: Loaded, run: Path, anew: str) -> Config:
     if there.findings:
         raise TitanError(at_name(loaded, "R105", f"{run} holds a run whose config.toml cannot be read", anew))
     return there.config
+
+
+def completed(loaded: Loaded, run: Path) -> tuple[str, str]:
+    """What is said of a run that has nothing left to do, and of a config that asks for something else; else empty."""
+    there = load(run / "config.toml", environ={})
+    config = loaded.config if there.findings else there.config
+    first = Follower(run).read().ranks.get(0)
+    other = differences(config, loaded.config)
+    done = f"all {config.training.steps} steps are done"
+    if first is not None and first.exit_code == EXIT_OK and not (first.reason_ended or "").startswith(COMPLETED):
+        done = f"it ended early, as {first.reason_ended}"
+    return f"the run {run} is complete: {done}", f"not applied, as no step is left: {other}" if other else ""
 
 
 def differences(old: Config, new: Config) -> str:

@@ -98,7 +98,9 @@ def test_c51_same_config_and_complete_is_handed_back() -> None:
 
 @pytest.mark.parametrize(("exit_code", "state"), [(1, "failed"), (130, "interrupted")])
 def test_c51_same_config_that_is_not_complete_has_no_checkpoint_to_go_on_from(exit_code: int, state: str) -> None:
-    end(start(config(job__name="x")), exit_code)
+    run = start(config(job__name="x"))
+    EventLog(run, 0).write("step", step=1, loss=5.0, grad_norm=1.0)
+    end(run, exit_code)
     for resume in (False, True):
         told = refusal(config(job__name="x"), resume=resume)
         assert f"runs/x holds this run, {state} and without a checkpoint to resume from" in told

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from engine.errors import TitanError
-from engine.events import event_file
+from engine.events import EventLog, event_file
 from engine.planner.plan import plan
 from engine.settled import read_settled, write_settled
 from engine.sources import Flag, Loaded, load
 from titancli.launch.run_folder import Place, choose, create
-from titancli.launch.taken import Resumed
+from titancli.launch.taken import Resumed, completed
 from titancli.monitor.follow import Follower, Launcher, judge
 
 DEAD = Launcher(pid=2**22 + 1, host=Launcher.this_process().host, created=1.0)
@@ -66,12 +66,29 @@ def test_c51_same_config_goes_on_from_the_newest_checkpoint_and_says_so(exit_cod
     assert found.text(100) == "goes on after step 40 of 100 from runs/x/checkpoints/step-40"
 
 
+def logged(run: Path, **ended: object) -> None:
+    """What rank 0 of a run of one step has written."""
+    events = EventLog(run, 0)
+    events.write("step", step=1, loss=5.0, grad_norm=1.0)
+    if ended:
+        events.write("run_ended", **ended)
+    events.close()
+
+
 def test_run_that_was_killed_before_its_first_checkpoint_starts_again_with_resume() -> None:
-    left(config())
+    logged(left(config()))
     assert resumed(config()).text(100) == "starts at its first step: no checkpoint in runs/x/checkpoints"
     told = refusal(config())
     assert "error[R106]" in told
     assert "fix: give --resume to start it again in its folder, or give another --name" in told
+
+
+@pytest.mark.parametrize("saves", ["true", "false"])
+@pytest.mark.parametrize("exit_code", [None, 1, 2, 130, 143])
+def test_launch_that_came_to_no_step_is_launched_again_by_the_same_line(exit_code: int | None, saves: str) -> None:
+    left(config(checkpoint__enable=saves), exit_code=exit_code)
+    told = resumed(config(checkpoint__enable=saves), resume=False).text(100)
+    assert told == "starts at its first step: no checkpoint in runs/x/checkpoints"
 
 
 def test_c51_another_config_goes_on_only_where_that_is_asked_for() -> None:
@@ -86,7 +103,7 @@ def test_c51_another_config_goes_on_only_where_that_is_asked_for() -> None:
 
 
 def test_config_that_keeps_no_checkpoints_cannot_go_on() -> None:
-    left(config(), exit_code=1, steps=(20,))
+    logged(left(config(), exit_code=1, steps=(20,)))
     told = refusal(config(checkpoint__enable="false"), resume=True)
     assert "error[R106]" in told
     assert "checkpoint.enable is false" in told
@@ -102,6 +119,22 @@ def test_run_whose_folder_was_moved_is_the_same_run() -> None:
 def test_run_with_all_its_steps_is_complete(resume: bool) -> None:
     run = left(config(), exit_code=0, steps=(100,))
     assert choose(config(), resume=resume, overwrite=False, now_s=0.0) == run
+
+
+def test_complete_run_says_which_part_of_another_config_is_for_nothing() -> None:
+    run = left(config(), exit_code=0, steps=(100,))
+    fewer = config(training__steps="40")
+    assert choose(fewer, resume=True, overwrite=False, now_s=0.0) == run
+    done, in_vain = completed(fewer, run)
+    assert done == "the run runs/x is complete: all 100 steps are done"
+    assert in_vain == "not applied, as no step is left: training.steps is 100 there and 40 here"
+
+
+def test_run_whose_data_ended_is_not_said_to_have_done_all_its_steps() -> None:
+    run = left(config(), exit_code=0, steps=(1,))
+    logged(run, reason="the data ended after step 1 on all data ranks", exit_code=0)
+    done, _ = completed(config(), run)
+    assert done == "the run runs/x is complete: it ended early, as the data ended after step 1 on all data ranks"
 
 
 def test_new_config_takes_the_place_of_the_old_one_which_is_kept() -> None:
