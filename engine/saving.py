@@ -21,6 +21,7 @@ from engine.checkpoint.manifest import Manifest, manifest_of
 from engine.checkpoint.store import SaveFailed, save
 from engine.config import Config
 from engine.data.packing import Position
+from engine.errors import TitanError
 from engine.planner.plan import Plan
 from engine.planner.saved import saved
 from engine.recorder import Recorder
@@ -101,8 +102,11 @@ class CheckpointSaver:
 
     def _prune(self) -> list[str]:
         """Deletes what is not to be kept any longer; what cannot be deleted is said, and is no reason to end."""
-        found = checkpoints_in(self._folder)
         warnings: list[str] = []
+        try:
+            found = checkpoints_in(self._folder)
+        except TitanError as trouble:
+            return [f"no checkpoint is deleted: {finding.message}" for finding in trouble.findings]
         for step in steps_to_delete(found, self._config.checkpoint.keep_latest_k):
             try:
                 delete(self._folder / step_folder(step))

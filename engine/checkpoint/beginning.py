@@ -75,6 +75,10 @@ def look_for(config: Config, plan: Plan, run: Path | None) -> tuple[Loading | No
 def loadable(path: Path, config: Config, plan: Plan, *, what: Literal["all", "weights"]) -> Loading:
     """A committed checkpoint as what a run begins with; TitanError D631 to D633 where it cannot be."""
     manifest = read_manifest(path)
+    if what == "all" and path.name != step_folder(manifest.step):
+        message = f"{path / MANIFEST} is that of step {manifest.step}"
+        fix = "give the folder its own name back, or name its weights in checkpoint.initial_load_path"
+        raise TitanError(replace(_error("D631", message, fix), key="checkpoint.load_step"))
     wrong = refusals(manifest, config, plan, path=path, loads=what)
     if wrong:
         raise TitanError(*wrong)
@@ -87,12 +91,16 @@ def initial_checkpoint(written: str) -> tuple[Path, tuple[Finding, ...]]:
     TitanError D624 where there is none, D630 where it is damaged.
     """
     path = Path(os.path.expanduser(written))
-    if is_committed(path):
+    try:
+        is_one = is_committed(path)
+        inside = checkpoints_in(path) if not is_one and os.path.isdir(path) else Checkpoints(folder=path)
+    except TitanError as mistake:
+        raise TitanError(*(replace(finding, key=_INITIAL) for finding in mistake.findings)) from mistake
+    if is_one:
         if harm := damage(path):
             message = f"initial_load_path = {written} is damaged: {harm}"
             raise TitanError(_error("D630", message, "give the file back, or name another checkpoint"))
         return path, ()
-    inside = checkpoints_in(path) if os.path.isdir(path) else Checkpoints(folder=path)
     if inside.newest is None:
         what = f"it has no whole {MANIFEST}, nor a step that has" if os.path.exists(path) else "it is not there"
         in_hf = any(path.glob("*.safetensors"))

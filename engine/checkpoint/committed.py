@@ -67,11 +67,18 @@ def is_committed(checkpoint: Path) -> bool:
 
 
 def written_in(checkpoint: Path) -> dict[str, Any] | None:
-    """What the manifest of a folder says; None where it is not there, or not one JSON object."""
+    """What the manifest of a folder says; None where it is not there, or not one JSON object.
+
+    TitanError D622 where it is there and cannot be read.
+    """
     try:
         written = json.loads((checkpoint / MANIFEST).read_bytes())
-    except (OSError, ValueError, RecursionError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, RecursionError):
         return None
+    except OSError as error:
+        # It may be whole: a run would pass it over, and then delete it as what a save has left.
+        message = f"{checkpoint / MANIFEST} cannot be read: {(error.strerror or str(error)).lower()}"
+        raise TitanError(_error("D622", "checkpoint.folder", message, "let it be read, or move it away")) from error
     return written if isinstance(written, dict) else None
 
 
@@ -83,15 +90,17 @@ def damage(checkpoint: Path) -> str:
             found = os.stat(checkpoint / name).st_size
         except FileNotFoundError:
             return f"its file {name} is not there"
-        except OSError as error:
-            return f"its file {name} cannot be looked at: {(error.strerror or str(error)).lower()}"
+        except (OSError, ValueError) as error:
+            words = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            return f"its file {name!r} cannot be looked at: {words.lower()}"
         if found != size:
-            return f"its file {name} has {found:,} bytes, and {size:,} were written"
+            written = f"{size:,} were written" if isinstance(size, int) else f"its manifest says {size!r}"
+            return f"its file {name} has {found:,} bytes, and {written}"
     return ""
 
 
 def checkpoints_in(folder: Path) -> Checkpoints:
-    """The checkpoints of a folder, none where it is not there; TitanError D622 where it cannot be listed."""
+    """The checkpoints of a folder, none where it is not there; TitanError D622 where they cannot be told."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,9 @@ from engine.planner.plan import Plan
 
 SCHEMA = 1
 """Raised whenever a field of the manifest changes its meaning."""
+
+_COUNTS = ("step", "samples", "updates")
+_TABLES = ("layout", "model", "lr_horizon", "data", "files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +93,30 @@ def read_manifest(checkpoint: Path) -> Manifest:
     """The manifest of a committed checkpoint; TitanError D631 where it is not one that this release can read."""
     written = written_in(checkpoint) or {}
     schema = written.get("schema")
-    if not isinstance(schema, int) or schema > SCHEMA:
-        found = "has no schema version" if schema is None else f"has schema {schema}, and this release reads {SCHEMA}"
+    if type(schema) is not int or not 1 <= schema <= SCHEMA:
+        found = "has no schema version" if schema is None else f"has schema {schema!r}, and this release reads {SCHEMA}"
         fix = "load it with the release of titan that wrote it" if schema is not None else "name one that titan wrote"
         raise TitanError(_finding("D631", "checkpoint.load_step", f"{checkpoint / MANIFEST} {found}", fix))
-    try:
-        return Manifest(**written)
-    except TypeError as error:
-        message = f"{checkpoint / MANIFEST} cannot be read: {str(error).rpartition('__init__() ')[2]}"
-        raise TitanError(_finding("D631", "checkpoint.load_step", message, "name one that titan wrote")) from error
+    wrong = _fault(written)
+    if wrong:
+        message = f"{checkpoint / MANIFEST} cannot be read: {wrong}"
+        raise TitanError(_finding("D631", "checkpoint.load_step", message, "name one that titan wrote"))
+    return Manifest(**written)
+
+
+def _fault(written: Mapping[str, Any]) -> str:
+    """What keeps an object of this schema from being a manifest; empty where nothing does."""
+    names = {field.name for field in fields(Manifest)}
+    if missing := names - written.keys():
+        return f"it lacks {', '.join(sorted(missing))}"
+    if unknown := written.keys() - names:
+        return f"{', '.join(sorted(unknown))} is not of schema {SCHEMA}"
+    horizon = written["lr_horizon"]
+    numbers = {name: written[name] for name in _COUNTS}
+    numbers |= {"lr_horizon.steps": horizon.get("steps")} if isinstance(horizon, dict) else {}
+    wrong = [name for name, value in numbers.items() if type(value) is not int or value < 0]
+    wrong += [name for name in _TABLES if not isinstance(written[name], dict)]
+    return f"{wrong[0]} is {numbers.get(wrong[0], written.get(wrong[0]))!r}" if wrong else ""
 
 
 def refusals(

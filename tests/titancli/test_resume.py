@@ -198,3 +198,31 @@ def test_a_run_does_not_begin_anew_beside_its_damaged_checkpoints(
     [found] = look_at_start(loaded())[0]
     assert (found.rule, found.severity) == ("D630", "error")
     assert "its file __0_0.distcp is not there" in found.message
+
+
+FAULTS = [
+    ({"step": "50"}, "step is '50'"),
+    ({"step": 40}, "is that of step 40"),
+    ({"samples": -16}, "samples is -16"),
+    ({"updates": None}, "updates is None"),
+    ({"lr_horizon": {"steps": "9"}}, "lr_horizon.steps is '9'"),
+    ({"lr_horizon": None}, "lr_horizon is None"),
+    ({"model": []}, "model is []"),
+    ({"files": None}, "files is None"),
+    ({"files": {"__0_0.distcp": "5"}}, "its manifest says '5'"),
+    ({"files": {"\0": 5}}, "cannot be looked at: embedded null byte"),
+    ({"novelty": 1}, "novelty is not of schema 1"),
+    ({"schema": True}, "has schema True"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), FAULTS)
+def test_a_manifest_that_titan_never_wrote_is_refused_by_what_is_wrong(
+    values: dict[str, Any], message: str, loaded: Callable[..., Loaded], tmp_path: Path
+) -> None:
+    save(folder := tmp_path / "x" / "checkpoints" / "step-50")
+    written = json.loads((folder / "manifest.json").read_text("utf-8"))
+    (folder / "manifest.json").write_text(json.dumps(written | values), "utf-8")
+    config = loaded()
+    [found], _ = look_at_start(config, plan(config.config))
+    assert (found.severity, message in found.message) == ("error", True), found.message

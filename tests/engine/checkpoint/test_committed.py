@@ -164,3 +164,10 @@ def test_a_manifest_that_is_renamed_in_commits_at_once(tmp_path: Path) -> None:
 def test_looking_for_checkpoints_imports_no_torch() -> None:
     code = "import sys, engine.checkpoint.committed; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_manifest_that_is_there_and_cannot_be_read_is_not_taken_for_none(tmp_path: Path) -> None:
+    save(tmp_path, 1, None)
+    (tmp_path / "step-1" / MANIFEST).symlink_to(MANIFEST)
+    with pytest.raises(TitanError, match="cannot be read: too many levels of symbolic links"):
+        checkpoints_in(tmp_path)
