@@ -21,8 +21,9 @@ from engine.rules import check
 from engine.settled import read_settled, with_settled
 from engine.sources import Loaded, load
 from titancli import report
+from titancli.launch.kept import go_on
 from titancli.launch.progress import quietly_say
-from titancli.launch.requeue import requeue
+from titancli.launch.requeue import Fate, fate, put_back
 from titancli.launch.restart import Restarts, hopeless
 from titancli.launch.start import say_ending
 from titancli.launch.supervise import Ending, told_exit_code
@@ -47,9 +48,13 @@ def ended(run: Path, code: int, seconds: float, restarts: int = 0) -> int:
         if again.plan is not None:
             return EXIT_RESTART if promised.done > restarts else EXIT_SMALLER
     _note(run, ending.exit_code)
-    say_ending(ending, plan, run, loaded.config.training.steps)
-    if ending.exit_code == EXIT_TERMINATED:
-        _go_back(loaded, ending)
+    job = os.environ.get("SLURM_JOB_ID", "")
+    of_job = _fate(job, loaded, ending)
+    say_ending(ending, plan, run, loaded.config.training.steps, goes_on=of_job.goes_on)
+    if of_job.text:
+        quietly_say(of_job.text)
+    if of_job.asks and (trouble := put_back(job)):
+        quietly_say(f"{trouble}; go on with: {go_on(run)}")
     return ending.exit_code
 
 
@@ -92,13 +97,11 @@ def _note(run: Path, exit_code: int) -> None:
         replace(Launcher.this_process(), exit_code=exit_code).write(run)
 
 
-def _go_back(loaded: Loaded, ending: Ending) -> None:
-    job = os.environ.get("SLURM_JOB_ID")
-    if job is None:
-        return
-    with contextlib.suppress(OSError):
-        if said := requeue(job, loaded.config, ending.state):
-            quietly_say(said)
+def _fate(job: str, loaded: Loaded, ending: Ending) -> Fate:
+    """What becomes of the job of Slurm that this is part of; of none, or one that was not stopped, nothing."""
+    if not job or ending.exit_code != EXIT_TERMINATED:
+        return Fate()
+    return fate(job, int(os.environ.get("SLURM_RESTART_COUNT") or 0), loaded.config, ending.state)
 
 
 def _asked() -> int:

@@ -12,16 +12,14 @@ from typing import Any
 
 from engine.checkpoint.committed import checkpoints_in
 from engine.config import Checkpoint
-from engine.errors import TitanError
 from titancli.monitor.follow import read_config
 
 
 def newest_step(run: Path) -> int | None:
-    """The step of a run's newest committed checkpoint; None where there is none, or none can be read."""
-    try:
-        return checkpoints_in(run / os.path.expanduser(str(_table(run, "checkpoint").get("folder", _FOLDER)))).newest
-    except TitanError:
+    """The step of the newest committed checkpoint of a run that keeps any; TitanError where they cannot be listed."""
+    if not saves(run):
         return None
+    return checkpoints_in(run / os.path.expanduser(str(_table(run, "checkpoint").get("folder", _FOLDER)))).newest
 
 
 def saves(run: Path) -> bool:

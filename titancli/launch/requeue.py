@@ -10,6 +10,7 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from engine.config import Config
@@ -26,21 +27,55 @@ def goes_back(config: Config) -> bool:
     return config.checkpoint.enable and "no-requeue" not in map(option_name, config.launch.slurm.extra)
 
 
-def requeue(job: str, config: Config, state: RunState) -> str:
-    """Puts the stopped job that this process is part of back where that is right; what is to be said of it, or nothing.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fate:
+    """What becomes of a stopped job, in words or empty; `goes_on` by itself, and `asks` Slurm for that."""
 
-    Slurm ends this process soon after.
-    """
-    reason = taken_by(_asked("show", "job", "--oneliner", job), config.launch.grace_seconds)
+    text: str = ""
+    goes_on: bool = False
+    asks: bool = False
+
+
+def fate(job: str, starts: int, config: Config, state: RunState) -> Fate:
+    """What becomes of the stopped job that this process is part of, which Slurm had put back `starts` times before."""
+    try:
+        told = _asked("show", "job", "--oneliner", job)
+    except OSError:
+        return Fate()
+    if was_put_back(told, starts):
+        return Fate(text=f"Slurm has put job {job} back into the queue: {_next_step(config, state)}", goes_on=True)
+    reason = taken_by(told, config.launch.grace_seconds)
     if not reason or not config.checkpoint.enable:
-        return ""
+        return Fate()
     if not has_progressed(state):
-        return f"{reason}; the job does not go back into the queue: no checkpoint was committed since it started"
+        why = "no checkpoint was committed since it started"
+        return Fate(text=f"{reason}; the job does not go back into the queue: {why}")
+    return Fate(
+        text=f"{reason}; job {job} goes back into the queue, and on after step {state.saved_step}",
+        goes_on=True,
+        asks=True,
+    )
+
+
+def put_back(job: str) -> str:
+    """Asks Slurm to put a job back, which then ends this process soon; the trouble with that, or nothing."""
     try:
         _asked("requeue", job)
     except OSError as trouble:
-        return f"{reason}; the job cannot go back into the queue: {trouble}"
-    return f"{reason}; job {job} is back in the queue, and goes on after step {state.saved_step}"
+        return f"the job cannot go back into the queue: {trouble}"
+    return ""
+
+
+def was_put_back(told: str, starts: int) -> bool:
+    """Whether Slurm counts more starts of a job than it had when this one began: a person or a lost node did it."""
+    counted = re.search(r"(?:^| )Restarts=(\d+)", told)
+    return counted is not None and int(counted[1]) > starts
+
+
+def _next_step(config: Config, state: RunState) -> str:
+    if not config.checkpoint.enable:
+        return "it begins anew, as checkpoint.enable is false"
+    return "it starts at step 1" if state.saved_step is None else f"it goes on after step {state.saved_step}"
 
 
 def has_progressed(state: RunState) -> bool:

@@ -6,16 +6,15 @@ batch is (again).
 
 from __future__ import annotations
 
-import os
 import textwrap
 from pathlib import Path
 
-from engine.checkpoint.committed import checkpoints_in
 from engine.config import Config
 from engine.errors import EXIT_RUN_FAILED
 from engine.planner.plan import Plan
 from engine.sources import Loaded
 from titancli.launch.again import Again, with_smaller_batch
+from titancli.launch.kept import newest_step
 from titancli.launch.run_folder import keep_logs, start_over
 from titancli.launch.summary import cause_outside
 from titancli.launch.supervise import Ending
@@ -33,7 +32,7 @@ class Restarts:
     """
 
     def __init__(self, config: Config, run: Path, *, began: int, done: int = 0) -> None:
-        self._config, self._run, self.began, self.done = config, run, began, done
+        self._run, self.began, self.done = run, began, done
         self._most = config.launch.max_restarts
 
     def after(self, loaded: Loaded, plan: Plan, ending: Ending) -> Again | None:
@@ -42,7 +41,7 @@ class Restarts:
             return None
         again = with_smaller_batch(loaded, plan, self._run, ending, began=self.began)
         if again is not None and again.plan is not None:
-            self._start_over(again.text, step=newest_step(self._config, self._run))
+            self._start_over(again.text, step=newest_step(self._run))
             return again
         if not self._most:
             return again
@@ -50,7 +49,7 @@ class Restarts:
         if reason:
             return Again(text=f"not started again: {reason}", plan=None)
         self.done += 1
-        step = newest_step(self._config, self._run)
+        step = newest_step(self._run)
         text = f"restart {self.done} of {self._most}: {_cause(self._run, ending)}; {goes_on(step)}"
         self._start_over(text, step=step)
         return Again(text=text, plan=plan)
@@ -77,13 +76,6 @@ def hopeless(run: Path, ending: Ending) -> str:
     if _is_full(failures) or "R205" in cause_outside(ending, run):
         return "the disk is full"
     return ""
-
-
-def newest_step(config: Config, run: Path) -> int | None:
-    """The step of the newest committed checkpoint, which a run that is started again goes on from."""
-    if not config.checkpoint.enable:
-        return None
-    return checkpoints_in(run / os.path.expanduser(config.checkpoint.folder)).newest
 
 
 def goes_on(step: int | None) -> str:

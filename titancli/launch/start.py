@@ -142,10 +142,10 @@ def say_beginning(ready: Ready, loaded: Loaded, plan: Plan) -> None:
         quietly_say(f"  {ready.goes_on}")
 
 
-def say_ending(ending: Ending, plan: Plan, run: Path, steps: int) -> None:
-    """Says how a run went, or on stderr which rank failed first and why."""
+def say_ending(ending: Ending, plan: Plan, run: Path, steps: int, *, goes_on: bool = False) -> None:
+    """Says how a run went, or on stderr which rank failed first and why; `goes_on`: by itself, if it was stopped."""
     if ending.exit_code in STOPPED_WELL:
-        quietly_say(summary(ending, plan, run, steps=steps))
+        quietly_say(summary(ending, plan, run, steps=steps, goes_on=goes_on))
         return
     tail = "\n".join("\n".join(text_of(log, 4096) for log in torchrun_logs(run)).splitlines()[-10:])
     failures, outside = failures_of(run, ending.state), cause_outside(ending, run)

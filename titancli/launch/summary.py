@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED
+from engine.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_TERMINATED, TitanError
 from engine.planner.plan import Plan
 from titancli import figures, report
 from titancli.launch import kept
@@ -37,8 +37,8 @@ _LONGEST_SHORTAGE = 200
 _LEAST_FREE_BYTES = 16 * 1024
 
 
-def summary(ending: Ending, plan: Plan, run: Path, *, steps: int) -> str:
-    """The lines at the end of a run that finished or was stopped."""
+def summary(ending: Ending, plan: Plan, run: Path, *, steps: int, goes_on: bool = False) -> str:
+    """The lines at the end of a run that finished or was stopped; `goes_on`: nobody has to start it again."""
     state = ending.state
     each = "process" if plan.gpu == "cpu" else "GPU"
     done = f"{state.step} of {steps} steps" if state.step is not None else "no step"
@@ -51,21 +51,29 @@ def summary(ending: Ending, plan: Plan, run: Path, *, steps: int) -> str:
         ("loss", f"{figures.loss(state.first_loss)} -> {figures.loss(state.loss)}"),
         ("speed", _speed(state, plan.gpu)),
         ("peak memory", _memory(state, plan, each)),
-        *_saved(run, ending.exit_code),
+        *_saved(run, ending.exit_code, goes_on=goes_on),
         ("run folder", str(run)),
         ("next", f"titan monitor {named(run)}; titan logs {named(run)}"),
     )
     return "\n".join((head, *(f"  {label:<12} {text}" for label, text in rows)))
 
 
-def _saved(run: Path, exit_code: int) -> list[tuple[str, str]]:
-    """What is kept of a run, and of one that was stopped how it is gone on with."""
+def _saved(run: Path, exit_code: int, *, goes_on: bool) -> list[tuple[str, str]]:
+    """What is kept of a run, and of one that was stopped how it is gone on with, where it does not by itself."""
     if not kept.saves(run):
         return [] if exit_code == EXIT_OK else [("saved", "nothing, as checkpoint.enable is false")]
-    newest = kept.newest_step(run)
+    newest = _newest_step(run)
     saved = "nothing yet: no checkpoint is committed" if newest is None else f"after step {newest}"
     again = "start again" if newest is None else "go on with"
-    return [("saved", saved), *([(again, kept.go_on(run))] if exit_code != EXIT_OK else [])]
+    return [("saved", saved), *([(again, kept.go_on(run))] if exit_code != EXIT_OK and not goes_on else [])]
+
+
+def _newest_step(run: Path) -> int | None:
+    """None too where the checkpoints cannot be listed: whoever goes on is told that then."""
+    try:
+        return kept.newest_step(run)
+    except TitanError:
+        return None
 
 
 def part_summary(ending: Ending, run: Path) -> str:
@@ -142,7 +150,7 @@ def _go_on(run: Path) -> list[str]:
     """How a run that failed is gone on with; nothing where it keeps no checkpoints."""
     if not kept.saves(run):
         return []
-    newest = kept.newest_step(run)
+    newest = _newest_step(run)
     if newest is None:
         return [f"  saved: no checkpoint is committed; start it again with: {kept.go_on(run)}"]
     return [f"  saved: newest checkpoint: step {newest}; go on with: {kept.go_on(run)}"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import TitanError
 from titancli.launch.kept import go_on, newest_step, saves
 
 
@@ -25,10 +26,21 @@ def test_newest_step_is_one_that_was_committed(tmp_path: Path) -> None:
 
 
 def test_checkpoints_are_looked_for_in_their_own_folder(tmp_path: Path) -> None:
-    run = write(tmp_path, '[checkpoint]\nfolder = "kept"\n', 4)
+    run = write(tmp_path, '[checkpoint]\nenable = true\nfolder = "kept"\n', 4)
     assert newest_step(run) is None
     (run / "checkpoints").rename(run / "kept")
     assert newest_step(run) == 4
+
+
+def test_a_run_that_keeps_none_has_no_newest_step_whatever_lies_there(tmp_path: Path) -> None:
+    assert newest_step(write(tmp_path, "", 4)) is None
+
+
+def test_checkpoints_that_cannot_be_listed_are_not_taken_for_none(tmp_path: Path) -> None:
+    run = write(tmp_path, "[checkpoint]\nenable = true\n")
+    (run / "checkpoints").write_text("", "utf-8")
+    with pytest.raises(TitanError, match="D622"):
+        newest_step(run)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,14 @@ import pytest
 
 from engine.config import Checkpoint as Saves
 from engine.config import Config, Launch, Slurm
-from titancli.launch.requeue import goes_back, has_progressed, requeue, taken_by
+from titancli.launch.requeue import fate, goes_back, has_progressed, put_back, taken_by
 from titancli.monitor.run_state import RunState
 
 RUNNING = "JobId=4 JobName=a JobState=RUNNING Reason=None Requeue=1 Restarts=0 TimeLimit=00:01:00"
 NEAR = f"{RUNNING} StartTime=2026-11-30T16:50:32 EndTime=2026-11-30T16:51:32 Deadline=N/A"
+# Of one that was put back while it ran, and of one that was cancelled.
+PUT_BACK = "JobId=4 JobName=a JobState=COMPLETING Reason=None Requeue=1 Restarts=1 EndTime=Unknown"
+CANCELLED = PUT_BACK.replace("Restarts=1", "Restarts=0")
 PREEMPTED = f"{RUNNING} EndTime=Unknown PreemptEligibleTime=2026-11-30T16:52:47 PreemptTime=2026-11-30T16:52:50"
 SAVED = RunState(saved_step=8, resumed_step=4)
 SAVES = Config(checkpoint=Saves(enable=True))
@@ -63,34 +66,51 @@ def test_no_requeue_in_extra_keeps_a_job_out_of_the_queue() -> None:
     ]
 
 
+AGAIN = "Slurm has put job 4 back into the queue: it"
+
+
+def scontrol(folder: Path, monkeypatch: pytest.MonkeyPatch, told: str, requeue: str = "true") -> None:
+    """Makes this the scontrol that is found."""
+    (folder / "scontrol").write_text(SCONTROL.format(folder=folder, told=told, requeue=requeue), "utf-8")
+    (folder / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
 @pytest.mark.parametrize(
-    ("config", "state", "refuses", "said", "asked"),
+    ("told", "starts", "config", "state", "text", "goes_on", "asks"),
     [
-        (SAVES, SAVED, "", "preempted; job 4 is back in the queue, and goes on after step 8", ["show", "requeue"]),
-        (
-            SAVES,
-            SAVED,
-            "echo no >&2; exit 1",
-            "preempted; the job cannot go back into the queue: no",
-            ["show", "requeue"],
-        ),
-        (SAVES, RunState(), "", "preempted; the job does not go back into the queue: no checkpoint", ["show"]),
-        (Config(), SAVED, "", "", ["show"]),
+        (PREEMPTED, 0, SAVES, SAVED, "preempted; job 4 goes back into the queue, and on after step 8", True, True),
+        (PREEMPTED, 0, SAVES, RunState(), "preempted; the job does not go back into the queue: no", False, False),
+        (PREEMPTED, 0, Config(), SAVED, "", False, False),
+        (PUT_BACK, 0, SAVES, SAVED, f"{AGAIN} goes on after step 8", True, False),
+        (PUT_BACK, 0, SAVES, RunState(), f"{AGAIN} starts at step 1", True, False),
+        (PUT_BACK, 0, Config(), RunState(), f"{AGAIN} begins anew, as checkpoint.enable is false", True, False),
+        (PUT_BACK, 1, SAVES, SAVED, "", False, False),
+        (CANCELLED, 0, SAVES, SAVED, "", False, False),
     ],
 )
-def test_a_job_asks_to_be_requeued_where_it_has_something_new_to_go_on_from(
+def test_a_stopped_job_tells_what_becomes_of_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    told: str,
+    starts: int,
     config: Config,
     state: RunState,
-    refuses: str,
-    said: str,
-    asked: list[str],
+    text: str,
+    goes_on: bool,
+    asks: bool,
 ) -> None:
-    (tmp_path / "scontrol").write_text(
-        SCONTROL.format(folder=tmp_path, told=PREEMPTED, requeue=refuses or "true"), "utf-8"
-    )
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert requeue("4", config, state).startswith(said)
-    assert [line.split()[0] for line in (tmp_path / "asked").read_text("utf-8").splitlines()] == asked
+    scontrol(tmp_path, monkeypatch, told)
+    found = fate("4", starts, config, state)
+    assert (found.text[: len(text) or None], found.goes_on, found.asks) == (text, goes_on, asks)
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"), [("true", ""), ("echo no >&2; exit 1", "the job cannot go back into the queue: no")]
+)
+def test_a_job_is_put_back_by_slurm_or_says_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: str, said: str
+) -> None:
+    scontrol(tmp_path, monkeypatch, PREEMPTED, answers)
+    assert put_back("4") == said
+    assert (tmp_path / "asked").read_text("utf-8") == "requeue 4\n"

@@ -149,6 +149,13 @@ def test_run_that_was_stopped_says_what_it_saved_and_the_line_that_goes_on(code:
     assert f"  go on with   titan launch {run}/config.toml --resume --name x\n" in text
 
 
+def test_run_that_goes_on_by_itself_says_no_line_that_would(tmp_path: Path) -> None:
+    run = saving_run(tmp_path, 4)
+    text = summary(Ending(exit_code=143, state=state(), seconds=3.0), PLAN, run, steps=40, goes_on=True)
+    assert "  saved        after step 4\n" in text
+    assert "--resume" not in text
+
+
 def test_run_that_was_stopped_before_its_first_checkpoint_says_so(tmp_path: Path) -> None:
     text = summary(Ending(exit_code=143, state=state(), seconds=3.0), PLAN, saving_run(tmp_path), steps=40)
     assert "  saved        nothing yet: no checkpoint is committed\n" in text
