@@ -137,8 +137,7 @@ def create(place: Place, loaded: Loaded, plan: Plan, command: str, *, files: Map
     partial = place.run.with_name(f".{place.run.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         with _told(place.run):
-            for folder in ("events", "logs", "checkpoints"):
-                (partial / folder).mkdir(parents=True)
+            _make_folders(partial)
             _write(partial, loaded, plan, command, settled={}, files=files or {})
             if files is None:
                 Launcher.this_process().write(partial)
@@ -156,11 +155,18 @@ def _go_on_in(
     with _told(run):
         if resumed.changed:
             shutil.copyfile(run / "config.toml", _numbered(run, "config-{}.toml"))
+        # Somebody may have cleaned it up.
+        _make_folders(run)
         keep_logs(run)
         if files is not None:
             # What the earlier launcher has said is not true of a job that waits.
             (run / LAUNCHER_FILE).unlink(missing_ok=True)
         _write(run, loaded, plan, command, settled=resumed.settled, files=files or {})
+
+
+def _make_folders(run: Path) -> None:
+    for folder in ("events", "logs", "checkpoints"):
+        (run / folder).mkdir(parents=True, exist_ok=True)
 
 
 def _write(

@@ -83,6 +83,16 @@ def test_run_that_was_killed_before_its_first_checkpoint_starts_again_with_resum
     assert "fix: give --resume to start it again in its folder, or give another --name" in told
 
 
+def test_run_whose_logs_and_events_were_deleted_goes_on_from_its_checkpoint() -> None:
+    run = left(config(), exit_code=1, steps=(20,))
+    (run / "logs").rmdir()
+    (run / "events").rmdir()
+    place = choose(config(), resume=False, overwrite=False, now_s=0.0)
+    assert isinstance(place, Place)
+    create(place, config(), plan(config().config), "command")
+    assert {"logs", "events"} <= {entry.name for entry in run.iterdir()}
+
+
 @pytest.mark.parametrize("saves", ["true", "false"])
 @pytest.mark.parametrize("exit_code", [None, 1, 2, 130, 143])
 def test_launch_that_came_to_no_step_is_launched_again_by_the_same_line(exit_code: int | None, saves: str) -> None:
