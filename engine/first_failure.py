@@ -11,6 +11,9 @@ from typing import Any
 
 from engine.errors import EXIT_RUN_FAILED, TitanError
 
+# Longer than any stack that is told; the store of torchrun takes no value of megabytes.
+_LONGEST_TEXT = 4000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstFailure:
@@ -37,12 +40,22 @@ class PeerFailed(RuntimeError):
         super().__init__(f"rank {first.rank} on {first.host} failed first: {first.type}: {first.message}")
 
 
+def text_of(failure: BaseException) -> str:
+    """What an exception says, cut where it is very long; also of one that fails to say anything."""
+    try:
+        text = str(failure)
+    except Exception as second:  # noqa: BLE001 - whatever its class does, the run has failed by the first
+        return f"its text cannot be had ({type(second).__name__} in its __str__)"
+    more = len(text) - _LONGEST_TEXT
+    return text if more <= 0 else f"{text[:_LONGEST_TEXT]}... and {more:,} more characters"
+
+
 def failure_here(failure: BaseException, rank: int) -> FirstFailure:
     """An exception of this rank as the failure of the run."""
     return FirstFailure(
         rank=rank,
         host=socket.gethostname(),
         type=type(failure).__name__,
-        message=str(failure),
+        message=text_of(failure),
         exit_code=failure.exit_code if isinstance(failure, TitanError) else EXIT_RUN_FAILED,
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from engine.first_failure import text_of
 from engine.shrink import is_out_of_memory
 
 _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
@@ -49,7 +50,7 @@ def out_of_memory_in(failure: BaseException) -> BaseException | None:
     """The error among a failure and its causes that says that memory ran out: torch's pipelines wrap it in another."""
     seen: BaseException | None = failure
     while seen is not None:
-        if is_out_of_memory(type(seen).__name__, str(seen)):
+        if is_out_of_memory(type(seen).__name__, text_of(seen)):
             return seen
         seen = seen.__cause__ or seen.__context__
     return None

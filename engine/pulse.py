@@ -30,6 +30,8 @@ _LONGEST_TICK_S = 1.0
 _TICKS_A_DEADLINE = 6
 # Others are listened to from this part of a deadline on: they are known to be silent before it is over.
 _LISTENS_FROM = 1 / 3
+# What keeps the lock of the interpreter ends the process so long after a deadline: ranks that can judge come first.
+_HELD_FOR_S = 2.0
 # A rank whose peer failed has this long to end by itself, as it does where its collective breaks.
 _OWN_END_S = 5.0
 _MOST_FRAMES = 5
@@ -115,6 +117,8 @@ class _Watch:
         self._seen: object = None
         self._count, self._idle_s, self._waited_s = 0, 0.0, 0.0
         self._shown = False
+        # Only who started the process may end it from C; a library's own use of the timer stays.
+        self._ends_from_c = board is not None or "TORCHELASTIC_RUN_ID" in os.environ
 
     def run(self) -> None:
         """Ticks until the block that is watched is left."""
@@ -124,7 +128,7 @@ class _Watch:
             # Where the whole process was stopped for a while (a suspended job), the time is not its own.
             self._tick(min(now_s - before_s, 2 * tick_s))
             before_s, tick_s = now_s, self._tick_s()
-        if self._board is not None:
+        if self._ends_from_c:
             faulthandler.cancel_dump_traceback_later()
 
     def _tick_s(self) -> float:
@@ -141,14 +145,15 @@ class _Watch:
         if beat.is_overdue and not self._shown:
             self._shown = True
             _show_stacks(f"rank {beat.rank} made no progress for {beat.idle_s:.0f} s ({beat.limit}) in {beat.place}")
-        if self._board is None:
-            verdict = judge({beat.rank: Heard(beat=beat, silent_s=0.0)}, patience_s=beat.deadline_s)
-            if verdict is not None:
-                self._leave(verdict)
+        if self._ends_from_c:
+            # The main thread may hold the lock of the interpreter for ever; this is then all that still runs.
+            faulthandler.dump_traceback_later(beat.deadline_s + _HELD_FOR_S, exit=True)
+        if self._board is not None:
+            self._hear(self._board, beat, passed_s)
             return
-        # The main thread may hold the lock of the interpreter for ever; this is then all that still runs.
-        faulthandler.dump_traceback_later(1.5 * beat.deadline_s + _OWN_END_S, exit=True)
-        self._hear(self._board, beat, passed_s)
+        verdict = judge({beat.rank: Heard(beat=beat, silent_s=0.0)}, patience_s=beat.deadline_s)
+        if verdict is not None:
+            self._leave(verdict)
 
     def _hear(self, board: Board, beat: Beat, passed_s: float) -> None:
         patience_s = beat.deadline_s / 2

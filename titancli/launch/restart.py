@@ -19,7 +19,7 @@ from titancli.launch.run_folder import keep_logs, start_over
 from titancli.launch.summary import cause_outside
 from titancli.launch.supervise import Ending
 from titancli.monitor.failure import failures_of
-from titancli.monitor.run_state import Failure, follows
+from titancli.monitor.run_state import Failure, is_told_elsewhere
 
 _FULL = ("no space left on device", "disk quota exceeded", "errno 28", "errno 122")
 _LONGEST_REASON = 160
@@ -88,7 +88,7 @@ def _cause(run: Path, ending: Ending) -> str:
     if ending.killed_by is not None:
         return f"torchrun was killed by {ending.killed_by} from outside"
     failures = failures_of(run, ending.state)
-    if ending.elsewhere and all(follows(failure) for failure in failures):
+    if ending.elsewhere and all(is_told_elsewhere(failure) for failure in failures):
         return ending.elsewhere.splitlines()[0].partition(": ")[2]
     if not failures:
         return "the run failed, and no rank said why"

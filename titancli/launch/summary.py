@@ -21,7 +21,7 @@ from titancli.launch.memory_words import shortage_of
 from titancli.launch.memory_words import way_out as more_room
 from titancli.launch.supervise import Ending
 from titancli.launch.ways_out import way_out
-from titancli.monitor.run_state import Failure, Rank, RunState, follows
+from titancli.monitor.run_state import Failure, Rank, RunState, follows, is_told_elsewhere
 from titancli.rank_logs import rank_logs
 
 # What a run that did all its steps gives as its reason.
@@ -33,6 +33,7 @@ _MOST_MESSAGE_LINES = 8
 # A frame of a stack may be two lines.
 _MOST_STACK_LINES = 14
 _LONGEST_SHORTAGE = 200
+_LONGEST_LINE = 400
 # Less than this, and not even an event can be written.
 _LEAST_FREE_BYTES = 16 * 1024
 
@@ -127,7 +128,7 @@ def failure_text(
     `outside` is a cause that no rank can tell; it counts where no rank has another. `ranks` and `plan` are what is
     known of the ranks and was planned for them.
     """
-    if outside and all(follows(failure) for failure in failures):
+    if outside and all(is_told_elsewhere(failure) for failure in failures):
         return "\n".join((outside, *_go_on(run), *_others(failures)))
     if not failures:
         tail = textwrap.indent(torchrun_tail, "  | ") or "  it wrote nothing"
@@ -180,7 +181,8 @@ def _message(failure: Failure) -> str:
         return textwrap.shorten(f"{failure.type}: {failure.message}", _LONGEST_SHORTAGE)
     most = _MOST_STACK_LINES if failure.type == "StuckRank" else _MOST_MESSAGE_LINES
     lines = failure.message.splitlines() or [""]
-    cut = [*lines[:most], *(["..."] if len(lines) > most else [])]
+    short = [line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..." for line in lines[:most]]
+    cut = [*short, *(["..."] if len(lines) > most else [])]
     head = cut[0] if failure.type == "TitanError" else f"{failure.type}: {cut[0]}".removesuffix(": ")
     return "\n".join((head, *(f"  {line}" for line in cut[1:])))
 

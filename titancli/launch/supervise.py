@@ -22,13 +22,15 @@ from titancli.launch.progress import Display
 from titancli.launch.ranks import Witness
 from titancli.launch.torchrun import Command
 from titancli.monitor.follow import Follower
-from titancli.monitor.run_state import RunState
+from titancli.monitor.run_state import SEEN_BY_OTHERS, RunState
 from titancli.rank_logs import TORCHRUN_LOG, logs_of_node
 
 _TICK_S = 0.1
 _LOOK_EVERY_S = 1.0
 # Ranks that wait for a failed one cannot end by themselves; longer than this helps nobody, unless one is saving.
 _PATIENCE_AFTER_FAILURE_S = 10.0
+# Ranks that agreed on who stands still have nothing more to do: all that can write it down do so at once.
+_PATIENCE_AFTER_VERDICT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +180,7 @@ class _Watch:
             self._hand_on(signal.SIGTERM, shown, "asked to end: stopping")
         ended_elsewhere = self._others is not None and self._hear(self._others, shown)
         if (state.first_failure is not None or ended_elsewhere) and self._deadline_s is None:
-            self._deadline_s = now_s + self._patience_s(state)
+            self._deadline_s = now_s + patience_s(state, grace_s=self._grace_s)
         if self._deadline_s is not None and now_s > self._deadline_s:
             self._cut_off(state, shown)
 
@@ -195,12 +197,8 @@ class _Watch:
             self._lost_s = None
         elif self._lost_s is None:
             self._lost_s = now_s
-        elif now_s - self._lost_s > self._patience_s(state):
+        elif now_s - self._lost_s > patience_s(state, grace_s=self._grace_s):
             self._processes.kill_ranks()
-
-    def _patience_s(self, state: RunState) -> float:
-        """How long ranks that have not failed may go on after one that has."""
-        return self._grace_s if is_saving(state) else min(self._grace_s, _PATIENCE_AFTER_FAILURE_S)
 
     def _cut_off(self, state: RunState, shown: Display) -> None:
         """Ends what is left after its time; says so where somebody had asked for the end."""
@@ -217,6 +215,14 @@ class _Watch:
             self._processes.look()
             self._processes.signal(number)
             self._deadline_s = time.monotonic() + self._grace_s
+
+
+def patience_s(state: RunState, *, grace_s: float) -> float:
+    """How long ranks that have not failed may go on after one that has."""
+    first = state.first_failure
+    if first is not None and first.type in SEEN_BY_OTHERS:
+        return min(grace_s, _PATIENCE_AFTER_VERDICT_S)
+    return grace_s if is_saving(state) else min(grace_s, _PATIENCE_AFTER_FAILURE_S)
 
 
 def is_saving(state: RunState) -> bool:

@@ -12,7 +12,7 @@ import re
 import signal
 from pathlib import Path
 
-from titancli.monitor.run_state import WAITED, Failure, RunState, follows, weight
+from titancli.monitor.run_state import SILENT, WAITED, Failure, RunState, follows, weight
 from titancli.rank_logs import RankLogs, rank_logs, text_of, torchrun_logs
 
 _REPORTED = re.compile(
@@ -23,6 +23,10 @@ _REPORTED = re.compile(
 _LAST_LINE = re.compile(
     r"^(?:\[rank\d+\]: )?(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Failure))(?:: (?P<message>.*))?$"
 )
+# What faulthandler writes before it ends a process, and each of the frames that follow.
+_TIMEOUT = re.compile(r"^Timeout \((\d+):(\d\d):(\d\d)", re.MULTILINE)
+_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+_MOST_FRAMES = 5
 _TAIL_BYTES = 64 * 1024
 _CRASHED = "the process crashed"
 _OF_SIGNAL: dict[int, str] = {
@@ -47,10 +51,21 @@ def failures_of(run: Path, state: RunState) -> list[Failure]:
         if rank not in found and told is not None and not blames:
             found[rank] = told
             ends[rank] = _changed(logs)
-    for rank, exit_code, is_later in _killed(run):
-        if rank not in found or follows(found[rank]) or found[rank].type == "LostRank":
+        held = _held(logs)
+        if held is not None and (rank not in found or found[rank].type == "LostRank"):
+            found[rank] = held
+            ends[rank] = 0.0
+    for rank, exit_code, is_later in _reported(run):
+        others_told = rank in found and not follows(found[rank]) and (found[rank].type != "LostRank" or is_later)
+        if exit_code < 0 and not others_told:
             found[rank] = _by_signal(rank, exit_code, is_later=is_later)
             ends[rank] = 0.0
+        elif exit_code > 0 and rank not in found and not _has_ended(state, rank):
+            found[rank] = _without_a_word(rank, logs=rank_logs(run).get(rank), exit_code=exit_code)
+    if found and all(follows(failure) for failure in found.values()):
+        # torchrun has nothing to report of a rank that ended as if all were well.
+        gone = [rank for rank in state.ranks if rank not in found and not _has_ended(state, rank)]
+        found |= {rank: _without_a_word(rank, logs=rank_logs(run).get(rank), exit_code=0) for rank in gone}
     return sorted(
         found.values(),
         key=lambda failure: (
@@ -89,15 +104,43 @@ def _changed(logs: RankLogs) -> float:
     return min(times, default=0.0)
 
 
-def _killed(run: Path) -> list[tuple[int, int, bool]]:
-    """Ranks that torchrun saw end by a signal other than the SIGTERM that it sends itself, with their exit codes.
+def _has_ended(state: RunState, rank: int) -> bool:
+    return rank in state.ranks and state.ranks[rank].has_ended
+
+
+def _held(logs: RankLogs) -> Failure | None:
+    """A rank that ended itself as none of its threads could run; the main one's stack is the last in its log."""
+    text = text_of(logs.stderr, _TAIL_BYTES)
+    timeout = next(reversed(list(_TIMEOUT.finditer(text))), None)
+    if timeout is None:
+        return None
+    frames = [f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(text[text.rfind("\nThread 0x") :])]
+    hours, minutes, seconds = (int(part) for part in timeout.groups())
+    head = f"none of its threads could run for {hours * 3600 + minutes * 60 + seconds} s: it was stopped, or keeps"
+    told = [f"{head} Python's interpreter to itself at {(frames or ['a place that is not known'])[0]}"]
+    told += [f"from {frame}" for frame in frames[1:_MOST_FRAMES]]
+    return Failure(rank=logs.rank, host=None, type="StuckRank", message="\n".join(told))
+
+
+def _without_a_word(rank: int, *, logs: RankLogs | None, exit_code: int) -> Failure:
+    """A rank that ended in the middle of a run, as where something calls `os._exit`."""
+    lines = text_of(logs.stderr, _TAIL_BYTES).split("\n") if logs is not None else []
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    message = f"the process ended with exit code {exit_code} and told nothing" + (
+        f"; its last line: {last}" if last else ""
+    )
+    return Failure(rank=rank, host=None, type=SILENT, message=message)
+
+
+def _reported(run: Path) -> list[tuple[int, int, bool]]:
+    """Ranks that torchrun saw fail, but for the SIGTERM that it sends itself, with their exit codes.
 
     And whether one ended later than the first: ranks that wait for it are killed where they cannot end by themselves.
     """
     report = "\n".join(text_of(log, _TAIL_BYTES) for log in torchrun_logs(run))
     seen = [(time, int(rank), int(code)) for time, rank, code in dict.fromkeys(_REPORTED.findall(report))]
     first = min((time for time, _, _ in seen), default="")
-    return [(rank, code, time > first) for time, rank, code in seen if code < 0 and code != -signal.SIGTERM]
+    return [(rank, code, time > first) for time, rank, code in seen if code != -signal.SIGTERM]
 
 
 def _by_signal(rank: int, exit_code: int, *, is_later: bool) -> Failure:

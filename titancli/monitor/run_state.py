@@ -40,6 +40,8 @@ _PEER_LOST = (
 )
 
 
+SILENT = "EarlyExit"
+"""The type of the failure of a rank that ended without a word."""
 SEEN_BY_OTHERS = frozenset({"LostRank", "StuckRank"})
 """Types of failures that other ranks tell of one that cannot speak for itself."""
 
@@ -159,6 +161,11 @@ class RunState:
 def weight(failure: Failure | None) -> tuple[bool, bool]:
     """Orders failures by what they tell of the cause: one's own error, what others saw of a rank, what only follows."""
     return follows(failure), failure is not None and failure.type in SEEN_BY_OTHERS
+
+
+def is_told_elsewhere(failure: Failure) -> bool:
+    """Whether the cause is rather what others can tell: the rank only lost another one, or has said nothing."""
+    return follows(failure) or failure.type == SILENT
 
 
 def follows(failure: Failure | None) -> bool:

@@ -88,6 +88,16 @@ def test_message_of_many_lines_is_cut(tmp_path: Path) -> None:
     assert len(text.splitlines()) < 20
 
 
+def test_line_of_a_message_without_end_is_cut(tmp_path: Path) -> None:
+    text = failure_text([failure(0, "KeyError", "x" * 4000)], tmp_path, torchrun_tail="")
+    assert len(text.splitlines()[0]) < 500
+
+
+def test_what_ended_a_run_from_outside_goes_before_a_rank_that_is_gone_without_a_word(tmp_path: Path) -> None:
+    gone = failure(1, "EarlyExit", "the process ended with exit code 0 and told nothing")
+    assert failure_text([gone], tmp_path, torchrun_tail="", outside="error[R204]: x").startswith("error[R204]: x\n")
+
+
 def test_failure_that_nobody_explains_shows_the_end_of_torchruns_log(tmp_path: Path) -> None:
     text = failure_text([], tmp_path, torchrun_tail="no such option\nusage")
     assert text == (

@@ -22,10 +22,12 @@ from engine.sources import Flag, load
 from titancli.launch.progress import Lines
 from titancli.launch.run_folder import Place, create
 from titancli.launch.summary import failure_text
-from titancli.launch.supervise import supervise
+from titancli.launch.supervise import patience_s, supervise
 from titancli.launch.torchrun import command
 from titancli.monitor.failure import failures_of
+from titancli.monitor.fold import fold
 from titancli.monitor.follow import Follower
+from titancli.monitor.run_state import RunState
 
 pytestmark = pytest.mark.world
 LONG = ("launch", "--preset", "quickstart", "--training.steps", "100000", "--metrics.log_freq", "1", "--name", "x")
@@ -179,6 +181,13 @@ def test_c41_worker_that_raises_is_named_with_type_text_and_log(tmp_path: Path) 
     assert "attempt_0/1/stderr.log\n" in text
     assert "\nsecondary: rank 0: " in text
     assert len(text.splitlines()) < 20
+
+
+@pytest.mark.parametrize(("kind", "seconds"), [("LostRank", 2), ("StuckRank", 2), ("ValueError", 10)])
+def test_ranks_that_agreed_who_stands_still_are_not_waited_for(kind: str, seconds: float) -> None:
+    first = {"rank": 1, "host": "a", "type": kind, "message": ""}
+    state = fold(RunState(), [{"kind": "run_ended", "rank": 0, "reason": "", "exit_code": 1, "first_failure": first}])
+    assert patience_s(state, grace_s=60) == seconds
 
 
 STARTER = """\
