@@ -41,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         for row in chosen:
             rows[row.name] = tried(row, Path(folder), tries=asked.tries, seed=asked.seed, undisturbed=undisturbed)
-    keep(rows, seed=asked.seed)
+            keep(rows, seed=asked.seed)
     print(table(rows))
     sys.exit(any(row["survived"] < row["tries"] for row in rows.values()))
 
@@ -95,7 +95,7 @@ def keep(rows: dict[str, dict[str, Any]], *, seed: int) -> None:
     """Puts rows into the results; those of faults that were not tried now stay."""
     old = json.loads(RESULTS.read_text("utf-8"))["faults"] if RESULTS.exists() else {}
     for row in rows.values():
-        row |= {"date": date.today().isoformat(), "seed": seed}
+        row.update(date=date.today().isoformat(), seed=seed)
     machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "torch": version("torch")}
     ordered = {name: (old | rows)[name] for name in FAULTS if name in old or name in rows}
     RESULTS.write_text(json.dumps({"machine": machine, "faults": ordered}, indent=1) + "\n", "utf-8")
