@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 # A resolver asks each dead name server several times; nobody wants to wait that long for a mistyped name.
 _RESOLVE_S = 10.0
@@ -58,6 +59,12 @@ def is_here(address: str) -> bool:
         except OSError:
             return False
     return True
+
+
+def is_of_nobody(address: str) -> bool:
+    """Whether an address is none that a machine could have: that of all, of any, or of a group."""
+    value = ip_address(address.partition("%")[0])
+    return value.is_unspecified or value.is_multicast or address == "255.255.255.255"
 
 
 def source_of(address: str, port: int) -> str | None:

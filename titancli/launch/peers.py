@@ -139,6 +139,8 @@ class Peers:
         told = (
             f"rank {first.rank} failed first: {first.type}: {(first.message.splitlines() or [''])[0]}" if first else ""
         )
+        if first is None and ending.killed_by is not None:
+            told = f"torchrun, the parent of its ranks, was killed by {ending.killed_by} from outside"
         mine = Departure(
             node=self.node,
             host=socket.gethostname(),
@@ -230,8 +232,8 @@ def _in_all(ending: Ending, departed: Sequence[Departure], *, is_told: bool) -> 
     bad = [departure for departure in departed if not departure.is_orderly]
     if not bad:
         return ending
-    # One that says what went wrong says more than one that had to follow.
-    bad.sort(key=lambda departure: (not departure.log, departure.exit_code is None, departure.node))
+    # One that says what went wrong says more than one that was lost, and that more than one that had to follow.
+    bad.sort(key=lambda departure: (not departure.failure, departure.exit_code is None, departure.node))
     first = bad[0]
     code = ending.exit_code
     if code in (EXIT_OK, EXIT_TERMINATED):

@@ -20,6 +20,7 @@ from engine.settled import settled_by
 from engine.sources import Loaded
 from titancli import report
 from titancli.launch import network
+from titancli.launch.differences import difference, is_whole
 from titancli.launch.meeting import Meeting
 from titancli.launch.ranks import Row
 from titancli.launch.wire import Line, Message, readable
@@ -27,9 +28,12 @@ from titancli.launch.wire import Line, Message, readable
 _PROTOCOL = 1
 _GREETING_S = 3.0
 _RETRY_S = 0.5
+# Who has come says who it is as soon as it is greeted; others have found the port by chance, and some stay for ever.
+_MOST_STRANGERS = 64
+# A machine that is waited for, or waits, is looked after like this until the run has its own limits.
+_SILENCE_S = 30.0
 # Each machine may keep its runs in a place of its own, and call them what it likes.
 _OWN_KEYS = frozenset({"job.dump_folder", "job.description"})
-_MOST_KEYS = 5
 _PACKAGES = ("torch", "titan-train")
 Say = Callable[[str], None]
 
@@ -105,11 +109,15 @@ def gather(meeting: Meeting, mine: Message, listener: socket.socket, *, timeout_
             known: list[Line | socket.socket] = [listener, *strangers, *(guest.line for guest in guests.values())]
             if listener in readable(known, min(left_s, 1.0)):
                 strangers.append(_greet(mine, listener))
+                for line in strangers[:-_MOST_STRANGERS]:
+                    strangers.remove(line)
+                    line.close()
             _let_go(guests, say)
             for line in [line for line in strangers if line.heard() or line.is_gone]:
                 strangers.remove(line)
                 new = _admit(mine, line, guests)
                 if new is not None:
+                    line.keep_alive(_SILENCE_S)
                     guests[new.rank] = new
                     say(f"{new} is here from {line.there}")
     finally:
@@ -152,45 +160,28 @@ def _admit(mine: Message, line: Line, guests: dict[int, Guest]) -> Guest | None:
     """The machine that says who it is; None for one that only has the wrong door."""
     theirs = line.wait(0.0) or {}
     match theirs:
-        case {"titan": int(), "run": str(run), "rank": int(rank), "host": str(host)} if run == mine["run"]:
-            guest = Guest(rank=rank, host=host, line=line, rows=tuple(theirs.get("rows", ())))
+        case {"titan": int(), "run": str(run), "rank": int(rank), "host": str(host)} if run == mine["run"] and is_whole(
+            mine, theirs
+        ):
+            rows = theirs.get("rows")
+            guest = Guest(rank=rank, host=host, line=line, rows=tuple(rows) if isinstance(rows, list) else ())
         case _:
             line.close()
             return None
-    wrong = _difference(mine, theirs, guest, guests)
+    wrong = _wrong(mine, theirs, guest, guests)
     if wrong is None:
         return guest
     _refuse([*guests.values(), guest], wrong, EXIT_CONFIG)
     raise TitanError(wrong)
 
 
-def _difference(mine: Message, theirs: Message, guest: Guest, guests: dict[int, Guest]) -> Finding | None:
-    """The first thing in which a machine does not fit in with machine 0."""
-    if theirs["titan"] != mine["titan"] or theirs.get("versions") != mine["versions"]:
-        there, here = theirs.get("versions", {}), mine["versions"]
-        names = [name for name in here if there.get(name) != here[name]] or list(here)
-        told = ", ".join(f"{name} {there.get(name) or 'of no version'} instead of {here[name]}" for name in names)
-        return report.error("R151", f"{guest} has {told}", "install the same versions on all nodes")
-    if theirs.get("nodes") != mine["nodes"]:
-        message = f"{guest} was called with --nnodes {theirs.get('nodes')}, and node 0 with --nnodes {mine['nodes']}"
-        return report.error("R150", message, "give the same number on all of them")
-    if guest.rank in guests and not guests[guest.rank].line.is_gone:
+def _wrong(mine: Message, theirs: Message, guest: Guest, guests: dict[int, Guest]) -> Finding | None:
+    """The first thing in which a machine does not fit in with machine 0 and those that have come."""
+    wrong = difference(mine, theirs, str(guest))
+    if wrong is None and guest.rank in guests and not guests[guest.rank].line.is_gone:
         message = f"two of them call themselves node {guest.rank}: {guests[guest.rank].host} and {guest.host}"
         return report.error("R149", message, "give each its own --node-rank")
-    told = _differences(mine.get("config", {}), theirs.get("config", {}))
-    if told:
-        return report.error("R152", f"{guest} has another config than node 0: {told}", "give the same on all nodes")
-    flags = [name for name, given in mine["flags"].items() if theirs.get("flags", {}).get(name) != given]
-    if flags:
-        message = f"{', '.join(flags)} was not given alike on {guest} and node 0"
-        return report.error("R153", message, "call titan launch with the same flags on all nodes")
-    return None
-
-
-def _differences(here: Message, there: Message) -> str:
-    changed = [key for key in here | there if here.get(key) != there.get(key)]
-    words = [f"{key} is {there.get(key)!r} there and {here.get(key)!r} on node 0" for key in changed[:_MOST_KEYS]]
-    return ", ".join((*words, *([f"and {len(changed) - _MOST_KEYS} more"] if len(changed) > _MOST_KEYS else [])))
+    return wrong
 
 
 def _refuse(guests: Sequence[Guest], finding: Finding, exit_code: int) -> None:
@@ -216,20 +207,30 @@ def raise_if_refused(message: Message) -> None:
 def come(meeting: Meeting, mine: Message, *, timeout_s: float, say: Say) -> Line:
     """A machine comes to machine 0, which lets it in; NotMet with the reason where it is not to be met in time."""
     deadline_s = time.monotonic() + timeout_s
-    told = ""
+    told, place = "", f"{meeting.endpoint}{_whose(meeting)}"
     while True:
         line, reason = _knock(meeting, mine)
         if line is not None:
+            line.keep_alive(_SILENCE_S)
             say(f"node 0 is there at {meeting.endpoint}; waiting for the others")
             return line
         if time.monotonic() > deadline_s:
-            message = f"node 0 was not to be met at {meeting.endpoint} within {timeout_s:.0f} s: {reason}"
+            message = f"node 0 was not to be met at {place} within {timeout_s:.0f} s: {reason}"
             fix = "look whether titan launch --node-rank 0 waits there, and whether a firewall is in the way"
             raise NotMet(report.error("R147", message, fix))
         if reason != told:
-            say(f"waiting for node 0 at {meeting.endpoint} ({reason})")
+            say(f"waiting for node 0 at {place} ({reason})")
             told = reason
         time.sleep(_RETRY_S)
+
+
+def _whose(meeting: Meeting) -> str:
+    """What a machine has to know of the address where node 0 should be: 127.0.0.1 is another one on each."""
+    try:
+        addresses = network.addresses_of(meeting.host, timeout_s=_GREETING_S)
+    except network.NotResolved:
+        return ""
+    return ", which is this machine itself," if all(map(network.is_here, addresses)) else ""
 
 
 def _knock(meeting: Meeting, mine: Message) -> tuple[Line | None, str]:
@@ -261,6 +262,9 @@ def check_place(meeting: Meeting) -> tuple[str, ...]:
         message = f"the host {meeting.host} of --rdzv-endpoint does not resolve: {trouble}"
         fix = "give a name that every node can look up, or node 0's address"
         raise TitanError(report.error("R146", message, fix)) from None
+    if all(map(network.is_of_nobody, addresses)):
+        message = f"{meeting.host} of --rdzv-endpoint is no address that other machines can come to"
+        raise TitanError(report.error("R144", message, "give a name or address of node 0, the same on all of them"))
     if meeting.is_head and not any(network.is_here(address) for address in addresses):
         meant = f" ({', '.join(addresses)})" if addresses != (meeting.host,) else ""
         message = (

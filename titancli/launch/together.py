@@ -123,7 +123,10 @@ def _require_ready(guest: Guest, guests: list[Guest]) -> None:
     answer = guest.line.wait(_FOLDER_S)
     if answer is not None and "ready" in answer:
         return
-    why = str(answer["failed"]) if answer is not None and "failed" in answer else "it went away"
+    if answer is not None and "failed" in answer:
+        why = str(answer["failed"])
+    else:
+        why = "it went away" + (f" ({guest.line.why_gone})" if guest.line.why_gone else "")
     finding = report.error(
         "R156", f"{guest} cannot go on: {why}", f"mend that on {guest.host}, and launch again on all"
     )
@@ -184,7 +187,8 @@ def _next(meeting: Meeting, line: Line, timeout_s: float) -> Message:
     if told is not None:
         raise_if_refused(told)
         return told
-    message = f"node 0 went away from {meeting.endpoint} before the run was started"
+    why = f" ({line.why_gone})" if line.why_gone else "" if line.is_gone else f" (no word for {timeout_s:.0f} s)"
+    message = f"node 0 went away from {meeting.endpoint} before the run was started{why}"
     raise NotMet(report.error("R159", message, "look at what its titan launch says, and launch again on all nodes"))
 
 

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -40,17 +41,17 @@ def peers() -> Iterator[Callable[[int], Rooms]]:
         each.close()
 
 
-def ended(exit_code: int) -> Ending:
-    return Ending(exit_code=exit_code, state=RunState(), seconds=1.0)
+def ended(exit_code: int, killed_by: str | None = None) -> Ending:
+    return Ending(exit_code=exit_code, state=RunState(), seconds=1.0, killed_by=killed_by)
 
 
-def settled(rooms: Rooms, *endings: tuple[int, list[Failure]], was_asked: bool = False) -> list[Ending]:
-    """Each of them with its exit code and failures; machine 0 then lets the others go."""
+def settled(rooms: Rooms, *endings: tuple[Any, ...], was_asked: bool = False) -> list[Ending]:
+    """Each with its exit code, its failures and what killed torchrun; machine 0 then lets the others go."""
     results: dict[int, Ending] = {}
 
-    def settle(peers: Peers, exit_code: int, failures: list[Failure]) -> None:
+    def settle(peers: Peers, exit_code: int, failures: list[Failure], killed_by: str | None = None) -> None:
         results[peers.node] = peers.settle(
-            ended(exit_code), failures, log=f"/logs/node-{peers.node}", patience_s=20.0, was_asked=was_asked
+            ended(exit_code, killed_by), failures, log=f"/logs/node-{peers.node}", patience_s=20.0, was_asked=was_asked
         )
         if peers.is_head:
             peers.close()
@@ -107,6 +108,18 @@ def test_launcher_that_is_gone_without_a_word_failed_the_run(peers: Callable[[in
         True,
     )
     assert not head.are_all_there
+
+
+def test_signal_that_killed_torchrun_is_told_on_the_others(peers: Callable[[int], Rooms]) -> None:
+    head, _ = settled(peers(2), (1, [RESET]), (1, [RESET], "SIGKILL"))
+    assert "torchrun, the parent of its ranks, was killed by SIGKILL from outside" in head.elsewhere
+
+
+def test_node_that_was_lost_is_named_before_one_that_had_to_follow(peers: Callable[[int], Rooms]) -> None:
+    head, follower, lost = peers(3)
+    lost.close()
+    ending, _ = settled((head, follower), (1, [RESET]), (1, [RESET]))
+    assert ending.elsewhere.startswith("error[R157]: the launcher of node 2 (host2) is gone without a word")
 
 
 def test_bad_end_is_passed_on_before_all_have_ended(peers: Callable[[int], Rooms]) -> None:

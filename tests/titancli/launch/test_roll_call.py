@@ -155,6 +155,26 @@ def test_strangers_at_the_door_change_nothing(room: Room) -> None:
     guest.line.close()
 
 
+def test_more_strangers_than_are_kept_do_not_shut_the_door(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("titancli.launch.roll_call._MOST_STRANGERS", 3)
+    head = room.head(2)
+    silent = [socket.create_connection(("127.0.0.1", room.port)) for _ in range(9)]
+    room.come(1)
+    (guest,) = head.result()
+    guest.line.close()
+    for stranger in silent:
+        stranger.close()
+
+
+@pytest.mark.parametrize("changes", [{"rank": 0}, {"rank": 2}, {"rows": [5]}, {"config": None}], ids=str)
+def test_card_that_no_launcher_writes_is_a_strangers(room: Room, changes: dict[str, Any]) -> None:
+    head = room.head(2)
+    assert room.come(**{"rank": 1, **changes}).wait(5) is None
+    room.come(1)
+    (guest,) = head.result()
+    guest.line.close()
+
+
 @pytest.mark.parametrize("speaks", [False, True], ids=["silent", "something-else"])
 def test_what_listens_there_may_be_no_launch(room: Room, speaks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("titancli.launch.roll_call._GREETING_S", 0.3)
@@ -180,7 +200,7 @@ def test_refused_connection_is_told_with_host_port_and_time() -> None:
     said: list[str] = []
     with pytest.raises(NotMet) as failed:
         come(meeting, card(meeting), timeout_s=0.0, say=said.append)
-    says = f"node 0 was not to be met at 127.0.0.1:{port} within 0 s: connection refused: "
+    says = f"node 0 was not to be met at 127.0.0.1:{port}, which is this machine itself, within 0 s: connection refused"
     assert failed.value.finding.message.startswith(says)
     assert failed.value.exit_code == 1
 
@@ -188,6 +208,13 @@ def test_refused_connection_is_told_with_host_port_and_time() -> None:
 def test_c44_name_that_does_not_resolve_is_told() -> None:
     with pytest.raises(TitanError, match=r"R146.*the host no-such-host.invalid of --rdzv-endpoint does not resolve"):
         check_place(Meeting(nodes=2, rank=1, host="no-such-host.invalid", port=29500))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0", "255.255.255.255", "224.0.0.1"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_address_that_no_machine_has_is_no_place(host: str, rank: int) -> None:
+    with pytest.raises(TitanError, match=r"R144.* is no address that other machines can come to"):
+        check_place(Meeting(nodes=2, rank=rank, host=host, port=29500))
 
 
 def test_only_machine_0_has_to_have_the_address() -> None:

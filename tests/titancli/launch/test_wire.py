@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import struct
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -56,3 +59,37 @@ def test_message_without_end_is_not_kept(ends: tuple[Line, socket.socket], monke
     other.sendall(b"3" * 101)
     assert line.wait(5) is None
     assert line.is_gone
+
+
+@pytest.mark.parametrize("noise", [b"1\n" * 5, b"[" * 100_000 + b"\n"])
+def test_what_is_no_message_ends_the_line(ends: tuple[Line, socket.socket], noise: bytes) -> None:
+    line, other = ends
+    other.sendall(noise)
+    assert line.wait(5) is None
+    assert line.is_gone
+
+
+def test_who_sends_for_ever_is_not_read_for_ever(ends: tuple[Line, socket.socket]) -> None:
+    line, other = ends
+    over = threading.Event()
+
+    def send() -> None:
+        with contextlib.suppress(OSError):
+            while not over.is_set():
+                other.send(b"{}\n" * 10_000)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        assert line.wait(5) == {}
+    finally:
+        over.set()
+        line.close()
+        sender.join()
+
+
+def test_address_of_who_broke_the_line_is_told_in_words(ends: tuple[Line, socket.socket]) -> None:
+    line, other = ends
+    other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    other.close()
+    assert line.there == "an address that is gone again"
