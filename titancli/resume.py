@@ -34,6 +34,13 @@ class Start:
     path: Path | None = None
 
     @property
+    def standing(self) -> Checkpoints:
+        """Those of its own that the run keeps and deletes: it puts later ones aside, and they stay on the disk."""
+        if self.step is None:
+            return self.own
+        return replace(self.own, committed=tuple(step for step in self.own.committed if step <= self.step))
+
+    @property
     def text(self) -> str:
         """One line for people."""
         if self.path is None:

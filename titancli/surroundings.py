@@ -79,5 +79,5 @@ def _room(
     from titancli.disk import free_bytes_at, look_at_disk, room_finding
 
     assert checked.plan is not None, "the caller has a plan"
-    disk = look_at_disk(loaded, checked.plan, start.own, free_bytes=free_bytes or free_bytes_at)
+    disk = look_at_disk(loaded, checked.plan, start.standing, free_bytes=free_bytes or free_bytes_at)
     return [] if disk.has_room else [room_finding(loaded, disk, severity="warning")], disk

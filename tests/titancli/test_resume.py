@@ -226,3 +226,11 @@ def test_a_manifest_that_titan_never_wrote_is_refused_by_what_is_wrong(
     config = loaded()
     [found], _ = look_at_start(config, plan(config.config))
     assert (found.severity, message in found.message) == ("error", True), found.message
+
+
+def test_checkpoints_that_a_run_goes_back_behind_are_not_its_own_any_longer(
+    loaded: Callable[..., Loaded], tmp_path: Path
+) -> None:
+    for step in (50, 60, 70):
+        save(tmp_path / "x" / "checkpoints" / f"step-{step}")
+    assert look_at_start(loaded(checkpoint__load_step="60"))[1].standing.committed == (50, 60)

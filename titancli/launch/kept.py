@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.checkpoint.committed import checkpoints_in
 from engine.config import Checkpoint
+from engine.settled import read_settled
 from titancli.monitor.follow import read_config
 
 
@@ -28,14 +29,19 @@ def saves(run: Path) -> bool:
 
 
 def go_on(run: Path) -> str:
-    """The line for the shell that goes on with a run where it stands."""
+    """The line for the shell that goes on with a run where it stands.
+
+    From its newest step, where it has gone back to the one that its config asks for: not back to that again.
+    """
     scheduler = _table(run, "launch").get("scheduler")
     more = f" --scheduler {scheduler}" if scheduler in ("slurm", "kubernetes") else ""
+    if _LOAD_STEP in read_settled(run):
+        more += f" --{_LOAD_STEP} -1"
     config, name = shlex.quote(str(run / "config.toml")), shlex.quote(run.name)
     return f"titan launch {config} --resume --name {name}{more}"
 
 
-_FOLDER = Checkpoint().folder
+_FOLDER, _LOAD_STEP = Checkpoint().folder, "checkpoint.load_step"
 
 
 def _table(run: Path, name: str) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.checkpoint.beginning import checkpoints_of
 from engine.checkpoint.committed import Checkpoints
-from engine.errors import EXIT_OK, TitanError
+from engine.errors import EXIT_OK, Finding, TitanError
 from engine.hardware import Machine
 from engine.planner.plan import Plan
 from engine.rules import check
 from engine.settled import read_settled, with_settled
-from engine.sources import Loaded
+from engine.sources import Loaded, locate
 from titancli import report
 from titancli.disk import look_at_disk, room_finding
 from titancli.launch.detach import detach
@@ -32,7 +33,7 @@ from titancli.launch.taken import completed
 from titancli.launch.together import meet
 from titancli.launch.torchrun import Command, command, foreign
 from titancli.monitor.follow import LAUNCHER_FILE, folder_of_runs
-from titancli.resume import look_at_start
+from titancli.resume import Start, look_at_start
 
 if TYPE_CHECKING:
     from titancli.launch import Options
@@ -218,9 +219,15 @@ def look_at_checkpoints(loaded: Loaded, plan: Plan, place: Place) -> None:
 
     Those of a run that is moved aside stay on the disk, and are not the new one's.
     """
-    findings, start = look_at_start(loaded, plan) if not place.taken else ([], None)
+    own = Checkpoints(folder=checkpoints_of(loaded.config, place.run))
+    within = Path(os.path.normpath(own.folder)).is_relative_to(os.path.normpath(place.run))
+    findings: list[Finding] = []
+    if not (place.taken and within):
+        findings, start = look_at_start(loaded, plan)
+        own = start.standing
+        if place.resumed is None and start.step is not None:
+            findings = [*findings, _not_its_own(loaded, place, start)]
     if loaded.config.checkpoint.enable:
-        own = start.own if start is not None else Checkpoints(folder=place.run / loaded.config.checkpoint.folder)
         disk = look_at_disk(loaded, plan, own)
         if not disk.has_room:
             findings = [*findings, room_finding(loaded, disk, severity="error")]
@@ -228,6 +235,27 @@ def look_at_checkpoints(loaded: Loaded, plan: Plan, place: Place) -> None:
     report.say_findings(finding for finding in findings if finding.severity == "warning")
     if wrong:
         raise TitanError(*wrong)
+
+
+def _not_its_own(loaded: Loaded, place: Place, start: Start) -> Finding:
+    """What is said of checkpoints that stand outside of the folder of a run that is new: it would go on from them."""
+    file, line, source = locate(loaded.origins, "checkpoint.folder")
+    where = f"{start.own.folder}, which is not in its folder, holds checkpoints up to step {start.step}"
+    fix = "set checkpoint.folder to a place of this run alone, which starts it at step 1"
+    finding = Finding(
+        rule="R108",
+        severity="warning",
+        key="checkpoint.folder",
+        message=f"the new run {place.run.name} goes on after step {start.step}: {where}",
+        fix=fix,
+        file=file,
+        line=line,
+        source=source,
+    )
+    if not place.taken:
+        return finding
+    message = f"--overwrite starts {place.run.name} anew, and it would go on after step {start.step}: {where}"
+    return replace(finding, severity="error", message=message)
 
 
 def as_it_was(loaded: Loaded, plan: Plan, place: Place) -> Plan:

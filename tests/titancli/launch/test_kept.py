@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import TitanError
+from engine.settled import write_settled
 from titancli.launch.kept import go_on, newest_step, saves
 
 
@@ -58,3 +59,9 @@ def test_command_that_goes_on_takes_the_runs_own_config(tmp_path: Path) -> None:
 def test_run_of_a_scheduler_goes_on_with_it(tmp_path: Path) -> None:
     run = write(tmp_path, '[launch]\nscheduler = "slurm"\n')
     assert go_on(run).endswith(" --scheduler slurm")
+
+
+def test_run_that_has_gone_back_to_a_step_goes_on_from_its_newest(tmp_path: Path) -> None:
+    run = write(tmp_path, "[checkpoint]\nenable = true\nload_step = 4\n")
+    write_settled(run, {"checkpoint.load_step": -1})
+    assert go_on(run).endswith(" --checkpoint.load_step -1")

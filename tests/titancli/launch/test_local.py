@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -12,13 +13,16 @@ from typing import Any
 
 import pytest
 
+from engine.checkpoint.manifest import manifest_of
 from engine.errors import TitanError
 from engine.events import event_file, read_new
 from engine.planner.plan import plan
+from engine.settled import with_settled
 from engine.sources import Flag, Loaded, load
 from titancli.launch.local import look_at_checkpoints
 from titancli.launch.run_folder import Place, create
 from titancli.monitor.follow import Launcher
+from titancli.report import say_findings
 
 RUN = (
     *("launch", "--preset", "quickstart", "--training.steps", "4", "--lr_scheduler.warmup_steps", "1", "--name", "x"),
@@ -42,6 +46,14 @@ def loaded(tmp_path: Path) -> Loaded:
     return load(preset="quickstart", environ={}, flags=[Flag(key, value, f"--{key}") for key, value in keys.items()])
 
 
+def save(folder: Path, loaded: Loaded, *, step: int) -> None:
+    """The checkpoint of a step, without tensors."""
+    config = loaded.config
+    manifest = manifest_of(config, plan(config), step=step, samples=step, updates=step, data={}, versions={})
+    (folder / f"step-{step}").mkdir(parents=True)
+    (folder / f"step-{step}" / "manifest.json").write_text(json.dumps(manifest.to_json()), "utf-8")
+
+
 def test_disk_without_room_for_the_checkpoints_is_an_error_before_anything_starts(
     loaded: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,6 +71,19 @@ def test_checkpoints_of_a_run_that_is_moved_aside_take_room_and_are_not_the_new_
     with pytest.raises(TitanError) as caught:
         look_at_checkpoints(loaded, plan(loaded.config), Place(run=tmp_path / "x", taken=True))
     assert "of them there already" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("taken", "severity"), [(False, "warning"), (True, "error")])
+def test_checkpoints_outside_of_a_new_runs_folder_are_told_and_are_not_overwritten(
+    loaded: Loaded, taken: bool, severity: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(folder := tmp_path / "elsewhere", loaded, step=4)
+    outside = with_settled(loaded, {"checkpoint.folder": str(folder)})
+    try:
+        look_at_checkpoints(outside, plan(loaded.config), Place(run=tmp_path / "x", taken=taken))
+    except TitanError as mistake:
+        say_findings(mistake.findings)
+    assert f"{severity}[R108]: " in capsys.readouterr().err
 
 
 @pytest.mark.world
