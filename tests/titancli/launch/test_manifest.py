@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,8 @@ SMALL = {
     "lr_scheduler__warmup_steps": "1",
     "launch__kubernetes__kind": "JobSet",
 }
+# What every image has beside titan's Python: a shell and coreutils, and not always diffutils (ubi-minimal).
+OF_EVERY_IMAGE = ("sh", "cat", "cp", "date", "ls", "mkdir", "mv", "rm", "sleep")
 MODELS = {"TrainJob": models.TrainerV1alpha1TrainJob, "JobSet": models.JobsetV1alpha2JobSet}
 
 
@@ -237,6 +241,10 @@ class Pods:
         self.port = free_port()
         self.folder, self.container = folder, pods(made)[0]["containers"][0]
         (folder / "etc").mkdir(exist_ok=True)
+        (folder / "bin").mkdir()
+        for name in OF_EVERY_IMAGE:
+            (folder / "bin" / name).symlink_to(str(shutil.which(name)))
+        self.path = f"{Path(sys.executable).parent}{os.pathsep}{folder / 'bin'}"
         for name, text in configmap["data"].items():
             (folder / "etc" / name).write_text(text, "utf-8")
 
@@ -252,7 +260,7 @@ class Pods:
         with (self.folder / f"out-{node}").open("ab") as out:
             return subprocess.Popen(
                 [*self.container["command"], script],
-                env=environ | {"JOB_COMPLETION_INDEX": str(node)},
+                env=environ | {"JOB_COMPLETION_INDEX": str(node), "PATH": self.path},
                 stdout=out,
                 stderr=out,
             )

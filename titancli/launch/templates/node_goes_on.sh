@@ -9,7 +9,7 @@ if [ "$node" = 0 ]; then
 else
   # A node may be back before the first one has seen that it was gone: what it would meet there is about to end.
   tries=0
-  while ! [ -s "$meeting" ] || cmp -s "$meeting" "$run/nodes/$node"; do
+  while ! [ -s "$meeting" ] || [ "$(cat "$meeting")" = "$(cat "$run/nodes/$node" 2>/dev/null)" ]; do
     tries=$((tries + 1))
     if [ $tries -gt {{patience}} ]; then
       echo "error: node 0 of $run has not started within {{patience}} s (comm.init_timeout_seconds)" >&2
