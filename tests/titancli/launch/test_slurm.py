@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -220,6 +221,13 @@ def test_a_job_that_slurm_still_has_keeps_its_run_folder(titan: Callable[..., An
     gone = commands(tmp_path / "gone", sbatch="#!/bin/sh\necho 13\n", squeue="#!/bin/sh\nexit 0\n")
     assert titan(*SLURM, "--overwrite", PATH=gone).code == 0
     assert (tmp_path / "runs/x.old-1/job.sbatch").is_file()
+
+
+def test_tasks_have_the_variables_of_the_script_whatever_the_job_was_given_of_its_submitter() -> None:
+    made = config(launch__slurm__extra="--export=NONE")
+    text = script(Path("runs/x"), made, plan(made), preflight=True)
+    assert "#SBATCH --export=NONE\n" in text
+    assert re.findall(r"srun (?:.*\n *)?.*--export=(\w+) --output", text) == ["ALL", "ALL"]
 
 
 def test_c44_tasks_that_are_not_one_a_node_are_refused_by_name(tmp_path: Path) -> None:
