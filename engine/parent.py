@@ -18,6 +18,9 @@ from pathlib import Path
 ENDS_WITHIN_S = 7.0
 """Seconds that a worker gets to end by itself once its parent is gone."""
 
+SHOWS_STACKS = signal.SIGQUIT
+"""Has a worker write the stacks of its threads to its log, even where none of them can run (engine/pulse)."""
+
 _PR_SET_PDEATHSIG = 1
 _LOOK_EVERY_S = 0.5
 

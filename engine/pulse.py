@@ -24,14 +24,13 @@ from types import FrameType
 from engine.beats import Beat, Heard, Point, judge, lost_head
 from engine.board import Board
 from engine.first_failure import FirstFailure
+from engine.parent import SHOWS_STACKS
 
 _LONGEST_TICK_S = 1.0
 # Beats within a deadline, however short it is.
 _TICKS_A_DEADLINE = 6
 # Others are listened to from this part of a deadline on: they are known to be silent before it is over.
 _LISTENS_FROM = 1 / 3
-# What keeps the lock of the interpreter ends the process so long after a deadline: ranks that can judge come first.
-_HELD_FOR_S = 2.0
 # A rank whose peer failed has this long to end by itself, as it does where its collective breaks.
 _OWN_END_S = 5.0
 _MOST_FRAMES = 5
@@ -122,6 +121,8 @@ class _Watch:
 
     def run(self) -> None:
         """Ticks until the block that is watched is left."""
+        if self._ends_from_c:
+            faulthandler.register(SHOWS_STACKS, all_threads=True)
         before_s, tick_s = time.monotonic(), 0.0
         while not self._over.wait(tick_s):
             now_s = time.monotonic()
@@ -147,7 +148,7 @@ class _Watch:
             _show_stacks(f"rank {beat.rank} made no progress for {beat.idle_s:.0f} s ({beat.limit}) in {beat.place}")
         if self._ends_from_c:
             # The main thread may hold the lock of the interpreter for ever; this is then all that still runs.
-            faulthandler.dump_traceback_later(beat.deadline_s + _HELD_FOR_S, exit=True)
+            faulthandler.dump_traceback_later(1.5 * beat.deadline_s + _OWN_END_S, exit=True)
         if self._board is not None:
             self._hear(self._board, beat, passed_s)
             return

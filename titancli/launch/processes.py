@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from engine.parent import SHOWS_STACKS
 from titancli.launch import tied
 from titancli.launch.torchrun import Command
 
@@ -77,6 +78,10 @@ class Processes:
     def lost_ranks(self) -> set[int]:
         """Ranks whose process is over, of those that were seen."""
         return {rank for pid, rank in self._ranks.items() if not _is_alive(self._known[pid])}
+
+    def show_stacks(self) -> None:
+        """Has the ranks that are left write their stacks to their logs; one that has not begun to work ends by it."""
+        _send([process for process in self._alive() if process.pid in self._ranks], SHOWS_STACKS)
 
     def kill_ranks(self) -> None:
         """Kills the ranks that are left; torchrun lives on and tells how each of them ended."""

@@ -181,6 +181,9 @@ class _Watch:
         ended_elsewhere = self._others is not None and self._hear(self._others, shown)
         if (state.first_failure is not None or ended_elsewhere) and self._deadline_s is None:
             self._deadline_s = now_s + patience_s(state, grace_s=self._grace_s)
+            if state.first_failure is not None and state.first_failure.type == "LostRank":
+                # A rank of this machine that keeps the interpreter to itself cannot tell where.
+                self._processes.show_stacks()
         if self._deadline_s is not None and now_s > self._deadline_s:
             self._cut_off(state, shown)
 

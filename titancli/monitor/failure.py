@@ -12,6 +12,7 @@ import re
 import signal
 from pathlib import Path
 
+from engine.parent import SHOWS_STACKS
 from titancli.monitor.run_state import SILENT, WAITED, Failure, RunState, follows, weight
 from titancli.rank_logs import RankLogs, rank_logs, text_of, torchrun_logs
 
@@ -27,6 +28,7 @@ _LAST_LINE = re.compile(
 _TIMEOUT = re.compile(r"^Timeout \((\d+):(\d\d):(\d\d)", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 _MOST_FRAMES = 5
+_SENT_BY_US = (signal.SIGTERM, SHOWS_STACKS)
 _TAIL_BYTES = 64 * 1024
 _CRASHED = "the process crashed"
 _OF_SIGNAL: dict[int, str] = {
@@ -51,8 +53,10 @@ def failures_of(run: Path, state: RunState) -> list[Failure]:
         if rank not in found and told is not None and not blames:
             found[rank] = told
             ends[rank] = _changed(logs)
-        held = _held(logs)
-        if held is not None and (rank not in found or found[rank].type == "LostRank"):
+        is_lost = rank in found and found[rank].type == "LostRank"
+        # A rank that only waited shows its stacks too, before it tells of the one that is lost.
+        held = _held(logs) if is_lost or (rank not in found and not _has_ended(state, rank)) else None
+        if held is not None and (is_lost or "Timeout (" in text_of(logs.stderr, _TAIL_BYTES)):
             found[rank] = held
             ends[rank] = 0.0
     for rank, exit_code, is_later in _reported(run):
@@ -109,16 +113,17 @@ def _has_ended(state: RunState, rank: int) -> bool:
 
 
 def _held(logs: RankLogs) -> Failure | None:
-    """A rank that ended itself as none of its threads could run; the main one's stack is the last in its log."""
+    """A rank whose threads could not run, so that C wrote their stacks to its log: the main one's is the last."""
     text = text_of(logs.stderr, _TAIL_BYTES)
-    timeout = next(reversed(list(_TIMEOUT.finditer(text))), None)
-    if timeout is None:
+    frames = [f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(text[text.rfind("hread 0x") :])]
+    if "hread 0x" not in text or not frames:
         return None
-    frames = [f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(text[text.rfind("\nThread 0x") :])]
-    hours, minutes, seconds = (int(part) for part in timeout.groups())
-    head = f"none of its threads could run for {hours * 3600 + minutes * 60 + seconds} s: it was stopped, or keeps"
-    told = [f"{head} Python's interpreter to itself at {(frames or ['a place that is not known'])[0]}"]
-    told += [f"from {frame}" for frame in frames[1:_MOST_FRAMES]]
+    lasted = [
+        int(hours) * 3600 + int(minutes) * 60 + int(seconds) for hours, minutes, seconds in _TIMEOUT.findall(text)
+    ]
+    how_long = f" for {lasted[-1]} s" if lasted else ""
+    head = f"none of its threads could run{how_long}: it was stopped, or keeps Python's interpreter to itself at {frames[0]}"
+    told = [head, *(f"from {frame}" for frame in frames[1:_MOST_FRAMES])]
     return Failure(rank=logs.rank, host=None, type="StuckRank", message="\n".join(told))
 
 
@@ -133,14 +138,14 @@ def _without_a_word(rank: int, *, logs: RankLogs | None, exit_code: int) -> Fail
 
 
 def _reported(run: Path) -> list[tuple[int, int, bool]]:
-    """Ranks that torchrun saw fail, but for the SIGTERM that it sends itself, with their exit codes.
+    """Ranks that torchrun saw fail, but for what it and the launcher send themselves, with their exit codes.
 
     And whether one ended later than the first: ranks that wait for it are killed where they cannot end by themselves.
     """
     report = "\n".join(text_of(log, _TAIL_BYTES) for log in torchrun_logs(run))
     seen = [(time, int(rank), int(code)) for time, rank, code in dict.fromkeys(_REPORTED.findall(report))]
     first = min((time for time, _, _ in seen), default="")
-    return [(rank, code, time > first) for time, rank, code in seen if code != -signal.SIGTERM]
+    return [(rank, code, time > first) for time, rank, code in seen if -code not in _SENT_BY_US]
 
 
 def _by_signal(rank: int, exit_code: int, *, is_later: bool) -> Failure:
