@@ -118,12 +118,10 @@ def _held(logs: RankLogs) -> Failure | None:
     frames = [f"{file}:{line} in {name}" for file, line, name in _FRAME.findall(text[text.rfind("hread 0x") :])]
     if "hread 0x" not in text or not frames:
         return None
-    lasted = [
-        int(hours) * 3600 + int(minutes) * 60 + int(seconds) for hours, minutes, seconds in _TIMEOUT.findall(text)
-    ]
+    lasted = [int(hours) * 3600 + int(minutes) * 60 + int(rest) for hours, minutes, rest in _TIMEOUT.findall(text)]
     how_long = f" for {lasted[-1]} s" if lasted else ""
-    head = f"none of its threads could run{how_long}: it was stopped, or keeps Python's interpreter to itself at {frames[0]}"
-    told = [head, *(f"from {frame}" for frame in frames[1:_MOST_FRAMES])]
+    why = f"it was stopped, or keeps Python's interpreter to itself at {frames[0]}"
+    told = [f"none of its threads could run{how_long}: {why}", *(f"from {frame}" for frame in frames[1:_MOST_FRAMES])]
     return Failure(rank=logs.rank, host=None, type="StuckRank", message="\n".join(told))
 
 

@@ -98,10 +98,10 @@ def test_frozen_rank_that_torchrun_kills_later_stays_the_lost_one(tmp_path: Path
 
 
 def test_lost_rank_that_showed_its_stack_when_asked_is_told_with_it(tmp_path: Path) -> None:
-    end(tmp_path, 0, 1, "LostRank", "rank 1 has been silent")
     frames = '  File "c.py", line 7 in match\n'
     begin(tmp_path, 0, f"Current thread 0x02 (most recent call first):\n{frames}")
     begin(tmp_path, 1, f"Current thread 0x02 (most recent call first):\n{frames}")
+    end(tmp_path, 0, 1, "LostRank", "rank 1 has been silent")
     found = failures_of(tmp_path, Follower(tmp_path).read())
     head = "none of its threads could run: it was stopped, or keeps Python's interpreter to itself at "
     assert [(failure.rank, failure.message) for failure in found] == [(1, f"{head}c.py:7 in match")]
