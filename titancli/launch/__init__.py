@@ -129,7 +129,7 @@ def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options, meeti
         look_at_checkpoints,
         say_complete,
     )
-    from titancli.launch.roll_call import look_at_place
+    from titancli.launch.meeting_place import look_at_place
     from titancli.launch.run_folder import choose
 
     if meeting is not None:

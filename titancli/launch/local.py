@@ -24,9 +24,10 @@ from titancli import report
 from titancli.disk import look_at_disk, room_finding
 from titancli.launch.detach import detach
 from titancli.launch.lease import Lease, lock, take, wait_for_the_last
+from titancli.launch.meeting_place import check_place
 from titancli.launch.network import interface_to
 from titancli.launch.ranks import rows_of_this_machine
-from titancli.launch.roll_call import NotMet, card_of, check_place
+from titancli.launch.roll_call import NotMet, card_of
 from titancli.launch.run_folder import Place, alone_in, choose, create
 from titancli.launch.start import Ready, say_beginning, train
 from titancli.launch.taken import completed

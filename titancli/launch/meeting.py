@@ -1,7 +1,7 @@
 """Several machines that run one launch together, as the command line names them.
 
 Knows the flags --nnodes, --node-rank and --rdzv-endpoint and what is wrong with them by themselves. Does not know
-the network (network) nor who comes (roll_call).
+the network (network), the place (meeting_place) nor who comes (roll_call).
 """
 
 from __future__ import annotations

@@ -75,28 +75,7 @@ def train(ready: Ready, loaded: Loaded, plan: Plan, lease: Lease | None, peers: 
             if ready.preflight and (code := _measured(ready, signals, peers)) != EXIT_OK:
                 _keep_exit_code(ready, code)
                 return code
-            while True:
-                ending = supervise(
-                    ready.torchrun,
-                    run,
-                    grace_s=config.launch.grace_seconds,
-                    display=lambda: display(config.training.steps, tells_steps=ready.tells_steps),
-                    signals=signals,
-                    node=ready.node,
-                    others=peers,
-                )
-                if peers is None:
-                    again = None if signals.has_any else restarts.after(loaded, plan, ending)
-                else:
-                    all_of_them = Concerted(run=run, restarts=restarts, peers=peers, joins=ready.joins)
-                    was_asked = signals.has_any
-                    ending = all_of_them.settle(ending, grace_s=config.launch.grace_seconds, was_asked=was_asked)
-                    again = None if was_asked else all_of_them.after(loaded, plan, ending)
-                if again is not None:
-                    quietly_say(again.text)
-                if again is None or again.plan is None:
-                    break
-                plan = again.plan
+            ending, plan = _attempts(ready, loaded, plan, restarts, signals, peers)
     except OSError as trouble:
         message = f"the processes of {run} cannot be started: {(trouble.strerror or str(trouble)).lower()}"
         report.say_findings([report.error("R203", message, "mend that, and launch again")])
@@ -113,6 +92,35 @@ def train(ready: Ready, loaded: Loaded, plan: Plan, lease: Lease | None, peers: 
     else:
         quietly_say(part_summary(ending, run))
     return ending.exit_code
+
+
+def _attempts(
+    ready: Ready, loaded: Loaded, plan: Plan, restarts: Restarts, signals: Signals, peers: Peers | None
+) -> tuple[Ending, Plan]:
+    """How the last attempt ended, and what was planned for it."""
+    config = loaded.config
+    while True:
+        ending = supervise(
+            ready.torchrun,
+            ready.run,
+            grace_s=config.launch.grace_seconds,
+            display=lambda: display(config.training.steps, tells_steps=ready.tells_steps),
+            signals=signals,
+            node=ready.node,
+            others=peers,
+        )
+        if peers is None:
+            again = None if signals.has_any else restarts.after(loaded, plan, ending)
+        else:
+            all_of_them = Concerted(run=ready.run, restarts=restarts, peers=peers, joins=ready.joins)
+            was_asked = signals.has_any
+            ending = all_of_them.settle(ending, grace_s=config.launch.grace_seconds, was_asked=was_asked)
+            again = None if was_asked else all_of_them.after(loaded, plan, ending)
+        if again is not None:
+            quietly_say(again.text)
+        if again is None or again.plan is None:
+            return ending, plan
+        plan = again.plan
 
 
 def _measured(ready: Ready, signals: Signals, peers: Peers | None) -> int:

@@ -20,6 +20,7 @@ from titancli import report
 from titancli.launch import network
 from titancli.launch.lease import Lease
 from titancli.launch.meeting import Meeting
+from titancli.launch.meeting_place import listener_of
 from titancli.launch.peers import Peers
 from titancli.launch.progress import quietly_say
 from titancli.launch.roll_call import (
@@ -27,7 +28,6 @@ from titancli.launch.roll_call import (
     NotMet,
     come,
     gather,
-    listener_of,
     raise_if_refused,
     refusal,
 )
