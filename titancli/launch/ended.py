@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import signal
 import sys
 from dataclasses import replace
@@ -27,18 +28,25 @@ from titancli.launch.requeue import Fate, fate, put_back
 from titancli.launch.restart import Restarts, hopeless
 from titancli.launch.start import say_ending
 from titancli.launch.supervise import Ending, told_exit_code
+from titancli.monitor.failure import failures_of
 from titancli.monitor.follow import Follower, Launcher
+from titancli.monitor.run_state import RunState
+from titancli.rank_logs import text_of, torchrun_logs
 
 EXIT_RESTART = 75
 """The run is to be started again, as launch.max_restarts has promised; sysexits calls it a temporary failure."""
 EXIT_SMALLER = 76
 """It is to be started again with a smaller batch, which no promise counts."""
 _SHELL_ADDS = 128
+# torchrun's last words where it was signalled, as before a time limit, and its workers were not up yet to say so.
+_SIGNALLED = re.compile(r"SignalException: Process \d+ got signal: (?:1|2|15)\b")
+_LAST_WORDS_BYTES = 4096
 
 
 def ended(run: Path, code: int, seconds: float, restarts: int = 0) -> int:
     """Says how a run has ended whose torchrun ended with `code`, and makes it ready where it is to be started again."""
-    ending, loaded, plan = _ending(run, code, seconds), *_planned(run)
+    loaded, plan = _planned(run)
+    ending = _ending(run, code, seconds, nodes=loaded.config.cluster.nodes)
     if plan is None:
         return _say_gone(run, ending)
     promised = Restarts(loaded.config, run, began=ending.state.resumed_step or 0, done=restarts)
@@ -63,7 +71,8 @@ def ended_on_node(run: Path, code: int, seconds: float, node: int) -> int:
 
     Others of them may still write into the folder.
     """
-    ending, loaded, plan = _ending(run, code, seconds), *_planned(run)
+    loaded, plan = _planned(run)
+    ending = _ending(run, code, seconds, nodes=loaded.config.cluster.nodes)
     if plan is None:
         return _say_gone(run, ending)
     if node == 0:
@@ -84,12 +93,23 @@ def _say_gone(run: Path, ending: Ending) -> int:
     return ending.exit_code or EXIT_RUN_FAILED
 
 
-def _ending(run: Path, code: int, seconds: float) -> Ending:
+def _ending(run: Path, code: int, seconds: float, *, nodes: int) -> Ending:
     state = Follower(run).read()
     # Whoever killed it has left its ranks to end by themselves, as if they had been asked to.
     killed_by = signal.Signals.SIGKILL.name if code == _SHELL_ADDS + signal.SIGKILL else None
     exit_code = EXIT_TERMINATED if code == EXIT_TERMINATED else told_exit_code(state, code, killed_by)
+    if exit_code == EXIT_RUN_FAILED and killed_by is None and _were_signalled(run, state, nodes):
+        exit_code = EXIT_TERMINATED
     return Ending(exit_code=exit_code, state=state, seconds=seconds, killed_by=killed_by)
+
+
+def _were_signalled(run: Path, state: RunState, nodes: int) -> bool:
+    """Whether torchrun was asked to end on every node, and no rank tells of what had gone wrong before.
+
+    Where one node fails without a word, Slurm asks the others to end.
+    """
+    said = sum(len(_SIGNALLED.findall(text_of(log, nodes * _LAST_WORDS_BYTES))) for log in torchrun_logs(run))
+    return said >= nodes and not failures_of(run, state)
 
 
 def _note(run: Path, exit_code: int) -> None:

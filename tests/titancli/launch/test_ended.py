@@ -39,6 +39,21 @@ def test_a_torchrun_that_fails_without_a_word_of_its_ranks_is_a_failed_run(
     assert capsys.readouterr().err.endswith("  | no address\n")
 
 
+@pytest.mark.parametrize(("signalled", "nodes", "code"), [(2, 2, 143), (1, 2, 1), (1, 1, 143)])
+def test_a_job_that_is_asked_to_end_before_its_ranks_are_up_has_not_failed(
+    finished_run: tuple[Path, Any], tmp_path: Path, signalled: int, nodes: int, code: int
+) -> None:
+    run = tmp_path / "done"
+    shutil.copytree(finished_run[0], run)
+    shutil.rmtree(run / "events")
+    shutil.rmtree(run / "logs/ranks", ignore_errors=True)
+    config = (run / "config.toml").read_text("utf-8").replace("nodes = 1\n", f"nodes = {nodes}\n")
+    (run / "config.toml").write_text(config, "utf-8")
+    last = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 9 got signal: 15\n"
+    (run / "logs/torchrun.log").write_text(last * signalled, "utf-8")
+    assert ended(run, 1, 2.0) == code
+
+
 def test_a_run_folder_that_is_gone_is_said_in_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(tmp_path / "gone", 0, 1.0) == 1
     assert capsys.readouterr().err.startswith(
