@@ -70,6 +70,13 @@ def require_sbatch() -> None:
         raise TitanError(report.error("U190", message, fix, key="launch.scheduler"))
 
 
+def _way_out(told: str) -> str:
+    """What to do where sbatch fails with these words."""
+    if re.search(r"configuration source|contact.* slurm|timed out|connection refused", told, re.IGNORECASE):
+        return "launch on a machine where sinfo answers: this one does not reach Slurm's controller"
+    return "set [launch.slurm] to what sinfo and sacctmgr show"
+
+
 def submit(script: Path, name: str) -> Job:
     """Hands a script to Slurm; TitanError with Slurm's own words where it does not take it.
 
@@ -89,7 +96,7 @@ def submit(script: Path, name: str) -> Job:
     if asked.exit_code != 0:
         told = " ".join(asked.err.replace("sbatch: error: ", "").split())
         message = f"Slurm does not take the job: {told or f'sbatch exited with {asked.exit_code}'}"
-        raise TitanError(report.error("U191", message, "set [launch.slurm] to what sinfo and sacctmgr show"))
+        raise TitanError(report.error("U191", message, _way_out(told)))
     # A site's own lines may come before.
     found = re.search(r"^(\d+)(?:;(\S+))?\s*\Z", asked.out, re.MULTILINE)
     if found is None:

@@ -178,6 +178,7 @@ def test_what_slurm_refuses_leaves_nothing(titan: Callable[..., Any], tmp_path: 
         ("#!/bin/sh\nexit 0\n", "sbatch ended well and told no number of a job, but ''"),
         ("#!/bin/sh\necho Submitted batch job 12\n", "told no number of a job, but 'Submitted batch job 12'"),
         ("#!/bin/sh\nprintf '\\377' >&2; exit 1\n", "Slurm does not take the job: "),
+        ("#!/bin/sh\necho Could not establish a configuration source >&2; exit 1\n", "a machine where sinfo answers"),
         ("#!/no/such/shell\n", "sbatch cannot be started: no such file or directory"),
     ],
 )
