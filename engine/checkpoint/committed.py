@@ -144,9 +144,9 @@ def whole_step_to_load(found: Checkpoints, load_step: int) -> tuple[int | None, 
     is not committed, D630 where it is damaged or all are: a run never begins anew beside its own checkpoints.
     """
     step = step_to_load(found, load_step)
-    if step is None:
-        return None, ()
     warnings = (torn_finding(found),) if found.torn and load_step == -1 else ()
+    if step is None:
+        return None, warnings
     passed_over: list[str] = []
     for candidate in (load_step,) if load_step != -1 else reversed(found.committed):
         harm = damage(found.folder / step_folder(candidate))

@@ -102,10 +102,14 @@ def is_held(run: Path, launcher: Launcher | None) -> bool:
 
 
 def silence_s(run: Path) -> float:
-    """Seconds since the launcher or a rank of a run last showed a sign, by the clock of its file system."""
+    """Seconds since the launcher or a rank of a run last showed a sign, by the clock of its file system.
+
+    A time well ahead of that clock is no sign of a process that lives: the clock has been set back since.
+    """
     signs = [run / LEASE_FILE, run / LAUNCHER_FILE, *(run / "events").glob("rank-*.jsonl")]
-    times = [told for path in signs if (told := _changed_s(path)) is not None]
-    return _now_s(run) - max(times, default=0.0)
+    now_s = _now_s(run)
+    times = [told for path in signs if (told := _changed_s(path)) is not None and told < now_s + HELD_FOR_S]
+    return now_s - max(times, default=0.0)
 
 
 def processes_of(run: Path) -> list[int]:

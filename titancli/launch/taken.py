@@ -17,7 +17,7 @@ from engine.keys import field_types, value_of
 from engine.settled import read_settled
 from engine.shrink import GLOBAL_BATCH, LOCAL_BATCH, MICROBATCH
 from engine.sources import Loaded, load, locate
-from titancli.launch.lease import is_held
+from titancli.launch.lease import HELD_FOR_S, is_held
 from titancli.launch.slurm_job import Job
 from titancli.launch.summary import COMPLETED
 from titancli.monitor.follow import Follower, Launcher, judge
@@ -76,7 +76,8 @@ def judge_taken(loaded: Loaded, run: Path, *, resume: bool, overwrite: bool) -> 
         return "complete"
     if start.step is None and has_trained and not resume:
         message = f"{run} holds this run, {state} and without a checkpoint to resume from"
-        raise TitanError(at_name(loaded, "R106", message, f"give --resume to start it again in its folder, or {anew}"))
+        fix = f"give --resume to start it again in its folder, or {anew}"
+        raise TitanError(*findings, at_name(loaded, "R106", message, fix))
     settled = {} if other else _smaller_batch(run)
     return Resumed(start=start, launcher=launcher, changed=other, settled=settled)
 
@@ -85,7 +86,10 @@ def _require_left(loaded: Loaded, run: Path, launcher: Launcher | None) -> None:
     """TitanError where somebody still runs it, or is going to."""
     if launcher is not None and is_held(run, launcher):
         message = f"the run {run} is going on (process {launcher.pid} on {launcher.host})"
-        raise TitanError(at_name(loaded, "R104", message, f"watch it with titan monitor {run}, or give another --name"))
+        fix = f"watch it with titan monitor {run}, or give another --name"
+        if launcher.is_alive is None:
+            fix += f"; if that host is dead, launch again once the run has shown no sign for {HELD_FOR_S:.0f} s"
+        raise TitanError(at_name(loaded, "R104", message, fix))
     job = Job.read(run)
     if job is not None and (queued := job.state()) is not None:
         message = f"the run {run} is job {job.id} of Slurm ({queued})"

@@ -92,6 +92,13 @@ def test_launcher_of_another_host_lives_as_long_as_its_lease_is_fresh(run: Path)
     assert not is_held(run, DEAD)
 
 
+def test_time_ahead_of_the_clock_is_no_sign_of_life(run: Path) -> None:
+    DEAD.write(run)
+    (run / LEASE_FILE).touch()
+    grow_old(run, -2 * HELD_FOR_S)
+    assert not is_held(run, DEAD)
+
+
 def test_rank_that_still_writes_keeps_the_run(run: Path) -> None:
     DEAD.write(run)
     grow_old(run, HELD_FOR_S + 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,18 @@ def test_run_that_was_killed_before_its_first_checkpoint_starts_again_with_resum
     told = refusal(config())
     assert "error[R106]" in told
     assert "fix: give --resume to start it again in its folder, or give another --name" in told
+
+
+def test_checkpoint_whose_manifest_is_torn_is_named_where_no_other_is_there() -> None:
+    run = left(config(), exit_code=1, steps=(20,))
+    logged(run)
+    (run / "checkpoints" / "step-20" / "manifest.json").write_text("{", "utf-8")
+    assert "warning[D620]: step-20 of runs/x/checkpoints was never saved to its end" in refusal(config())
+
+
+def test_launcher_of_another_host_says_when_it_counts_as_dead() -> None:
+    replace(DEAD, host="elsewhere").write(left(config()))
+    assert "if that host is dead, launch again once the run has shown no sign for 60 s" in refusal(config())
 
 
 def test_run_whose_logs_and_events_were_deleted_goes_on_from_its_checkpoint() -> None:
