@@ -62,6 +62,11 @@ def doing(state: RunState) -> str:
     return _PHASES.get(name, name)
 
 
+def _is_between(state: RunState) -> bool:
+    """Whether one phase is over and no other has begun: before the first step, or where a run ends without one."""
+    return state.phase is None and state.step is None and bool(state.ranks)
+
+
 def used_bytes(state: RunState) -> int | None:
     """Memory of the rank that uses most."""
     return max((rank.used_bytes for rank in state.ranks.values() if rank.used_bytes is not None), default=None)
@@ -90,7 +95,7 @@ class Lines:
         self.show_warnings(state)
         now_s = time.monotonic()
         phase, step = self._told
-        if doing(state) != phase:
+        if doing(state) != phase and not (_is_between(state) and phase not in ("", _PHASES[""])):
             self._phase_since_s = now_s
             if state.step is None or doing(state) != _PHASES["train"]:
                 self._say(state, doing(state))

@@ -49,6 +49,14 @@ def test_lines_tell_phases_steps_and_warnings_once_each(capsys: pytest.CaptureFi
     ]
 
 
+def test_run_that_ends_in_its_first_step_is_not_said_to_build_again(capsys: pytest.CaptureFixture[str]) -> None:
+    lines, state = Lines(10), RunState()
+    for events in ([phase("build")], [phase("build", "end"), phase("train")], [phase("train", "end")]):
+        state = fold(state, events)
+        lines.show(state)
+    assert capsys.readouterr().out.splitlines() == ["building the model", "first step"]
+
+
 def test_processors_count_tokens_by_process(capsys: pytest.CaptureFixture[str]) -> None:
     Lines(10).show(fold(RunState(), [event("run_started", plan={"gpu": "cpu"}), step(3)]))
     assert "  4,100 tokens/s/process  " in capsys.readouterr().out
