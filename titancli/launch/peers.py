@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -74,12 +75,10 @@ class Peers:
         """`silence_s`: a machine that has not answered for so long is lost."""
         self.node = node
         self._others = {guest.rank: guest for guest in others}
-        self._silence_s = silence_s
         self._departed: dict[int, Departure] = {}
         self._verdict: Message | None = None
         self._found: int | None = None
-        for guest in others:
-            guest.line.keep_alive(silence_s)
+        self._mind(silence_s)
 
     @property
     def is_head(self) -> bool:
@@ -181,7 +180,33 @@ class Peers:
         while self._found is None and time.monotonic() < deadline_s and not self._is_settled():
             readable([guest.line for guest in self._others.values()], _LISTEN_S)
             self.news()
-        return EXIT_RUN_FAILED if self._found is None else self._found
+        return (exit_code or EXIT_RUN_FAILED) if self._found is None else self._found
+
+    def missed(self) -> Departure | None:
+        """Who has ended before machine 0 has found anything, so that it is not to be waited for; does not wait."""
+        self.news()
+        return None if self._found is not None else next(iter(self._departed.values()), None)
+
+    def leave(self, exit_code: int) -> None:
+        """Tells that this launcher was asked to end before the run has started."""
+        mine = Departure(node=self.node, host=socket.gethostname(), exit_code=exit_code)
+        self._send_all({"ended": asdict(mine)})
+
+    @contextmanager
+    def minded(self, silence_s: float) -> Iterator[None]:
+        """A block in which a machine that has not answered for so long is lost, where it might be silent for longer."""
+        before_s = self._silence_s
+        self._mind(min(silence_s, before_s))
+        try:
+            yield
+        finally:
+            self._mind(before_s)
+
+    def _mind(self, silence_s: float) -> None:
+        self._silence_s = silence_s
+        for guest in self._others.values():
+            if not guest.line.is_gone:
+                guest.line.keep_alive(silence_s)
 
     def again(self, text: str, settled: Mapping[str, Any]) -> None:
         """Machine 0: all start their processes again."""

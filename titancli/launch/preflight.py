@@ -22,6 +22,7 @@ from engine.errors import EXIT_HARDWARE, EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAI
 from engine.preflight import assumed
 from engine.preflight.judging import FILE, IN_WORDS, LINK_UNITS, amount
 from titancli import figures, report
+from titancli.launch.peers import Departure, Peers
 from titancli.launch.processes import Processes
 from titancli.launch.progress import quietly_say
 from titancli.launch.supervise import Signals
@@ -77,11 +78,13 @@ def preflight(
     signals: Signals,
     *,
     node: int | None = None,
+    others: Peers | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> int:
     """Measures before a run, says what was found, and gives 0 where it may start; else titan's exit code.
 
-    No process of it is left when this returns. `node` is this machine's number where there are several.
+    No process of it is left when this returns. `node` is this machine's number where there are several, and `others`
+    are the launchers there: nobody is measured together with a machine that is gone.
     """
     quietly_say("  preflight: measuring every GPU and link; it takes less than a minute", tint="faint")
     logs = logs_of_node(run / FOLDER, node)
@@ -91,23 +94,44 @@ def preflight(
     (run / FILE).unlink(missing_ok=True)
     processes = Processes(replace(torchrun, words=preflight_words(torchrun.words)), environ, logs / TORCHRUN_LOG)
     try:
-        _wait(processes, signals, has_verdict=(run / FILE).is_file)
+        gone = _wait(processes, signals, others, has_verdict=(run / FILE).is_file)
     finally:
         processes.end(at_once=signals.interrupts > 1)
     if signals.has_any:
         report.say("stopped in the preflight; nothing was trained", sys.stderr)
         return EXIT_INTERRUPTED if signals.interrupts else EXIT_TERMINATED
-    return say_verdict(run)
+    return say_verdict(run) if gone is None else _say_gone(gone, run)
 
 
-def _wait(processes: Processes, signals: Signals, *, has_verdict: Callable[[], bool]) -> None:
-    """Until the ranks have ended, are not to be waited for any longer, or somebody asks for the end."""
+def _wait(
+    processes: Processes, signals: Signals, others: Peers | None, *, has_verdict: Callable[[], bool]
+) -> Departure | None:
+    """Until the ranks have ended, are not to be waited for any longer, or somebody asks for the end.
+
+    The machine that has ended before, which all others would wait for.
+    """
+    gone: Departure | None = None
     until_s = time.monotonic() + MOST_S
     is_told = False
     while processes.exit_code() is None and not signals.has_any and time.monotonic() < until_s:
         if not is_told and has_verdict():
-            is_told, until_s = True, time.monotonic() + _END_S
+            is_told, until_s = True, min(until_s, time.monotonic() + _END_S)
+        if gone is None and others is not None and (gone := others.missed()) is not None:
+            until_s = min(until_s, time.monotonic() + (0.0 if gone.is_orderly else _END_S))
         time.sleep(_TICK_S)
+    return others.missed() if gone is None and others is not None else gone
+
+
+def _say_gone(gone: Departure, run: Path) -> int:
+    """Says which machine has ended, after what its ranks and this one's have found; gives the exit code."""
+    if gone.is_orderly:
+        report.say(f"node {gone.node} ({gone.host}) was stopped in the preflight; nothing was trained", sys.stderr)
+        return gone.exit_code or EXIT_RUN_FAILED
+    if read_verdict(run) is not None:
+        say_verdict(run)
+    report.say_findings([gone.finding()])
+    report.say("the preflight was not passed; nothing was trained", sys.stderr, tint="bad")
+    return EXIT_RUN_FAILED
 
 
 def say_verdict(run: Path) -> int:

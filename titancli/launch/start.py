@@ -32,6 +32,9 @@ from titancli.monitor.failure import failures_of
 from titancli.monitor.follow import Follower, Launcher
 from titancli.rank_logs import text_of, torchrun_logs
 
+# A preflight is promised to end within a minute, and a run may be silent for longer.
+_PREFLIGHT_SILENCE_S = 30.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
@@ -125,8 +128,14 @@ def _attempts(
 
 def _measured(ready: Ready, signals: Signals, peers: Peers | None) -> int:
     """The exit code of a preflight, which is machine 0's where there are several."""
-    code = preflight(ready.run, ready.torchrun, signals, node=ready.node)
-    return code if peers is None else peers.same(code, within_s=MOST_S)
+    if peers is None:
+        return preflight(ready.run, ready.torchrun, signals, node=ready.node)
+    with peers.minded(_PREFLIGHT_SILENCE_S):
+        code = preflight(ready.run, ready.torchrun, signals, node=ready.node, others=peers)
+        if signals.has_any:
+            peers.leave(code)
+            return code
+        return peers.same(code, within_s=MOST_S)
 
 
 def _keep_exit_code(ready: Ready, code: int) -> None:

@@ -156,6 +156,27 @@ def test_what_machine_0_has_found_holds_for_all(peers: Callable[[int], Rooms]) -
     assert other.same(0, within_s=5.0) == 3
 
 
+def test_nobody_waits_in_a_preflight_for_a_node_that_was_stopped(peers: Callable[[int], Rooms]) -> None:
+    head, stopped, third = peers(3)
+    assert head.missed() is None
+    stopped.leave(130)
+    while (gone := head.missed()) is None:
+        pass
+    assert (gone.node, gone.exit_code, gone.is_orderly) == (1, 130, True)
+    while (gone := third.missed()) is None:
+        pass
+    assert gone.node == 1
+    assert third.same(gone.exit_code or 0, within_s=0.0) == 130
+
+
+def test_node_0_that_has_found_something_is_not_missed(peers: Callable[[int], Rooms]) -> None:
+    head, other = peers(2)
+    head.same(3, within_s=5.0)
+    head.close()
+    assert other.missed() is None
+    assert other.same(0, within_s=5.0) == 3
+
+
 def test_another_process_goes_on_with_the_connections(peers: Callable[[int], Rooms]) -> None:
     head, other = peers(2)
     handed = head.to_json()
