@@ -39,6 +39,7 @@ SlurmdPidFile={dir}/%n.pid
 SlurmctldPidFile={dir}/slurmctld.pid
 ReturnToService=2
 MpiDefault=none
+SchedulerParameters=batch_sched_delay=0
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1 RealMemory=1000
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1 RealMemory=1000
 PartitionName=main Nodes=n1,n2 Default=YES State=UP MaxTime=INFINITE
