@@ -83,9 +83,7 @@ def test_a_slow_gpu_is_named_with_rank_host_and_uuid() -> None:
         "rank 5 on n0 (NVIDIA H200, GPU-5) multiplies bfloat16 at 400 TFLOP/s, 58 % of the 690 TFLOP/s that the plan "
         "assumes and 60 % of the 665 TFLOP/s that is usual here"
     )
-    assert finding.fix.startswith(
-        "leave that GPU or node out, plan with what it reaches (cluster.bf16_tflops = 573."
-    )
+    assert finding.fix.startswith("leave that GPU or node out, plan with what it reaches (cluster.bf16_tflops = 573.")
     assert finding.fix.endswith(", or launch without --preflight")
 
 
@@ -131,9 +129,7 @@ def test_a_node_that_is_slow_to_both_neighbours_is_named() -> None:
     slow = {(rank, rank + 8): 9.0 for rank in range(8, 16)} | {(rank, rank + 8): 9.0 for rank in range(8)}
     _, (finding,) = verdict(measured(nodes=4, links=slow))
     assert finding.message.startswith("node 1 (n1) is slow to 2 neighbours: it sends 9 GB/s in an all-reduce")
-    assert finding.fix.startswith(
-        "leave that node out, plan with what it carries (cluster.network_gbit_per_s_per_gpu"
-    )
+    assert finding.fix.startswith("leave that node out, plan with what it carries (cluster.network_gbit_per_s_per_gpu")
 
 
 def test_one_slow_network_card_of_two_nodes_is_a_link() -> None:
