@@ -15,6 +15,7 @@ from engine.errors import TitanError
 from titancli import figures, report
 from titancli.monitor.failure import failures_of
 from titancli.monitor.follow import Follower, Launcher, find_run, is_over, judge
+from titancli.monitor.signs import is_held
 from titancli.rank_logs import LAUNCH_LOG, attempts, bytes_of, rank_logs, torchrun_logs
 
 _REFRESH_S = 0.3
@@ -41,7 +42,7 @@ def logs(name: str | None, *, dump_folder: str, rank: int | None, follow: bool, 
         report.say(f"rank {first} failed first: {kind}", tint="bad")
     while True:
         launcher = Launcher.read(run)
-        is_last = not follow or is_over(judge(follower.read(), launcher), launcher)
+        is_last = not follow or _is_over(run, launcher, follower)
         for path, heading in _files(run, rank, first):
             _print_new(path, heading, printed, is_last=is_last)
         if is_last:
@@ -52,6 +53,12 @@ def logs(name: str | None, *, dump_folder: str, rank: int | None, follow: bool, 
     elif not follow and (count := attempts(run)) > 1:
         report.say(f"this is attempt {count}; those before: titan logs {run} --attempt N", sys.stderr, tint="faint")
     return 0
+
+
+def _is_over(run: Path, launcher: Launcher | None, follower: Follower) -> bool:
+    """Whether no rank is going to print anything more."""
+    holds = is_held(run, launcher)
+    return is_over(judge(follower.read(), launcher, holds=holds), launcher, holds=holds)
 
 
 def _of_attempt(run: Path, attempt: int, rank: int | None) -> int:

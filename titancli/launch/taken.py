@@ -17,10 +17,10 @@ from engine.keys import field_types, value_of
 from engine.settled import read_settled
 from engine.shrink import GLOBAL_BATCH, LOCAL_BATCH, MICROBATCH
 from engine.sources import Loaded, load, locate
-from titancli.launch.lease import HELD_FOR_S, is_held
 from titancli.launch.slurm_job import Job
 from titancli.launch.summary import COMPLETED
 from titancli.monitor.follow import Follower, Launcher, judge
+from titancli.monitor.signs import HELD_FOR_S, is_held
 from titancli.resume import Start, look_at_start
 
 _MOST_KEYS = 5
@@ -56,7 +56,7 @@ def judge_taken(loaded: Loaded, run: Path, *, resume: bool, overwrite: bool) -> 
     anew = "give another --name, or --overwrite to start anew (the old folder is kept beside it)"
     there = _config_of(loaded, run, anew)
     seen = Follower(run).read()
-    state = judge(seen, launcher)
+    state = judge(seen, launcher, holds=False)
     other = differences(there, loaded.config)
     saves = loaded.config.checkpoint.enable
     if other and not resume:

@@ -15,6 +15,7 @@ from titancli.monitor.failure import failures_of
 from titancli.monitor.follow import Follower, Launcher, find_run, is_over, judge, read_config, read_plan
 from titancli.monitor.frame import Frame, frame
 from titancli.monitor.panels import line, panels
+from titancli.monitor.signs import is_held
 
 REFRESH_S = 1.0
 
@@ -46,8 +47,9 @@ class _Watched:
         # The launcher is read first: when it has written how the run ended, all events are there to be read.
         launcher = Launcher.read(self._run)
         seen = self._follower.read()
-        state = judge(seen, launcher)
-        self.is_over = is_over(state, launcher)
+        holds = is_held(self._run, launcher)
+        state = judge(seen, launcher, holds=holds)
+        self.is_over = is_over(state, launcher, holds=holds)
         failures = failures_of(self._run, seen) if state == "failed" else []
         return frame(
             self._run.resolve().name,

@@ -195,29 +195,42 @@ def _pid_namespace() -> str | None:
         return None
 
 
-def judge(state: RunState, launcher: Launcher | None) -> State:
-    """What has become of a run: by what its ranks and its launcher said last, else by whether they live."""
+def judge(state: RunState, launcher: Launcher | None, *, holds: bool | None = None) -> State:
+    """What has become of a run: by what its ranks and its launcher said last, else by whether they live.
+
+    `holds`: whether a launcher of another machine still shows signs of life (signs), where somebody looked.
+    """
     if launcher is not None and launcher.exit_code is not None:
         return {0: "finished", 130: "interrupted", 143: "interrupted"}.get(launcher.exit_code, "failed")  # type: ignore[return-value]
-    if launcher is not None and launcher.is_alive and (state.last_time or 0.0) < launcher.created:
+    alive = _lives(launcher, holds)
+    if launcher is not None and alive and (state.last_time or 0.0) < launcher.created:
         return "starting"  # what was written is of an earlier launch
     first = state.ranks.get(0)
-    if state.first_failure is not None and (launcher is None or not launcher.is_alive):
+    if state.first_failure is not None and not alive:
         return "failed"  # a launcher that lives may start it again, and says itself how it ended
-    if first is not None and first.has_ended and (launcher is None or not launcher.is_alive):
+    if first is not None and first.has_ended and not alive:
         return _ending(first.reason_ended or "", first.exit_code)
+    if alive is False and launcher is not None and launcher.is_alive is None:
+        return "dead"  # its ranks were looked at too: what they write is a sign
     pids = [(rank.pid, rank.host) for rank in state.ranks.values() if not rank.has_ended and rank.pid and rank.host]
-    alive = [_is_alive(pid, host) for pid, host in pids if pid is not None and host is not None]
+    processes = [_is_alive(pid, host) for pid, host in pids if pid is not None and host is not None]
     if launcher is not None:
-        alive.append(launcher.is_alive)
-    if alive and all(one is False for one in alive):
+        processes.append(alive)
+    if processes and all(one is False for one in processes):
         return "dead"
     return "running" if state.ranks else "starting"
 
 
-def is_over(state: State, launcher: Launcher | None) -> bool:
+def is_over(state: State, launcher: Launcher | None, *, holds: bool | None = None) -> bool:
     """Whether nothing more is to come of a run: not while its launcher lives, which may start it again."""
-    return state in ENDED and (launcher is None or launcher.exit_code is not None or launcher.is_alive is not True)
+    is_said = launcher is not None and launcher.exit_code is not None
+    return state in ENDED and (is_said or not _lives(launcher, holds))
+
+
+def _lives(launcher: Launcher | None, holds: bool | None) -> bool | None:
+    if launcher is None:
+        return None
+    return holds if launcher.is_alive is None else launcher.is_alive
 
 
 def _ending(reason: str, exit_code: int | None) -> State:

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from engine.errors import TitanError
-from titancli.launch.lease import HELD_FOR_S, LEASE_FILE, is_held, processes_of, silence_s, take, wait_for_the_last
+from titancli.launch.lease import processes_of, take, wait_for_the_last
 from titancli.monitor.follow import LAUNCHER_FILE, Launcher
+from titancli.monitor.signs import HELD_FOR_S, LEASE_FILE, is_held, silence_s
 
 DEAD = Launcher(pid=2**22 + 1, host="elsewhere", created=1.0)
 

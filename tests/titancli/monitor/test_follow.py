@@ -204,3 +204,21 @@ def test_failed_run_is_not_over_while_its_launcher_lives() -> None:
     assert not is_over("running", launcher())
     for gone in (launcher(), launcher(pid=here.pid, exit_code=1), None):
         assert is_over("failed", gone)
+
+
+@pytest.mark.parametrize(("holds", "state"), [(True, "running"), (None, "running"), (False, "dead")])
+def test_a_launcher_of_another_machine_is_dead_once_it_shows_no_sign(
+    tmp_path: Path, holds: bool | None, state: str
+) -> None:
+    run = make_run(tmp_path, "x")
+    EventLog(run, 0).write("run_started", world_size=1, host="far", pid=5)
+    assert judge(Follower(run).read(), launcher(host="far"), holds=holds) == state
+
+
+def test_a_failure_is_not_the_end_while_a_launcher_of_another_machine_shows_signs(tmp_path: Path) -> None:
+    run, far = make_run(tmp_path, "x"), launcher(host="far")
+    failure = {"rank": 0, "host": "far", "type": "ValueError", "message": ""}
+    EventLog(run, 0).write("run_ended", reason="x", exit_code=1, first_failure=failure)
+    seen = Follower(run).read()
+    assert (judge(seen, far, holds=True), judge(seen, far, holds=False)) == ("running", "failed")
+    assert (is_over("failed", far, holds=True), is_over("failed", far, holds=False)) == (False, True)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,13 @@ def test_interrupted_watching_leaves_no_traceback(titan_command: tuple[str, ...]
     watcher.send_signal(signal.SIGINT)
     _, err = watcher.communicate(timeout=20)
     assert (watcher.returncode, err) == (130, "")
+
+
+def test_a_run_whose_machine_is_gone_is_shown_as_dead(titan: Callable[..., Any], tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    replace(Launcher.this_process(), host="far", namespace=None).write(run)
+    step(run, 3, 2.0)
+    assert titan("monitor", "x", "--once", cwd=tmp_path).out.count("x · running") == 1
+    for path in (run / "launcher.json", run / "events" / "rank-00000.jsonl"):
+        os.utime(path, (1.0, 1.0))
+    assert titan("monitor", "x", cwd=tmp_path).out.startswith("dead  step 3 of 10")
