@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import EXIT_CONFIG, EXIT_OK, Finding
+from engine.errors import EXIT_CONFIG, EXIT_OK, Finding, TitanError
 from engine.sources import Flag, Loaded, locate
 from titancli import report
 from titancli.validate import load_config
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from engine.hardware import Machine
     from engine.planner.plan import Plan
     from engine.rules import Report
+    from titancli.launch.local import Here
     from titancli.launch.meeting import Meeting
 
 
@@ -45,8 +46,7 @@ class Options:
 def launch(path: str | None, preset: str | None, flags: Sequence[Flag], options: Options) -> int:
     """Launches, or says why not; returns the exit code. TitanError where the run folder or the data cannot be had."""
     from engine.hardware import this_machine
-    from titancli.launch.combinations import require_combination, require_config
-    from titancli.launch.meeting import meeting_of
+    from titancli.launch.combinations import require_config
 
     require_config(path, preset, flags, options)
     if options.name is not None:
@@ -58,13 +58,16 @@ def launch(path: str | None, preset: str | None, flags: Sequence[Flag], options:
     if options.nnodes is not None:
         flags = (*flags, Flag("cluster.nodes", options.nnodes, "--nnodes"))
     loaded = load_config("launch", path, preset, flags)
-    require_combination(options, loaded.config.launch.scheduler)
-    meeting = meeting_of(options, loaded)
+    meeting, wrong = _meeting(options, loaded)
     machine = this_machine()
-    checked = _judge(loaded, machine, meeting)
+    checked = _judge(loaded, machine, options, meeting)
+    checked = replace(checked, findings=(*wrong, *checked.findings))
     report.say_findings(checked.findings)
     if checked.exit_code != EXIT_OK:
         _say_nothing_started(checked)
+        own = [finding for finding in checked.findings if finding.severity == "error" and finding.rule.startswith("H8")]
+        if own and meeting is not None:
+            _tell_others(loaded, meeting, options, TitanError(*own))
         return checked.exit_code
     if checked.unbuilt:
         report.say_findings(_unbuilt(loaded, checked))
@@ -73,7 +76,25 @@ def launch(path: str | None, preset: str | None, flags: Sequence[Flag], options:
     return _start(loaded, checked.plan, machine, options, meeting)
 
 
-def _judge(loaded: Loaded, machine: Machine, meeting: Meeting | None) -> Report:
+def _meeting(options: Options, loaded: Loaded) -> tuple[Meeting | None, tuple[Finding, ...]]:
+    """The machines that the flags tell of, and all that is wrong with flags whatever the config is."""
+    from titancli.launch.combinations import require_combination
+    from titancli.launch.meeting import meeting_of
+
+    wrong: list[Finding] = []
+    meeting = None
+    try:
+        require_combination(options, loaded.config.launch.scheduler)
+    except TitanError as mistakes:
+        wrong += mistakes.findings
+    try:
+        meeting = meeting_of(options, loaded)
+    except TitanError as mistakes:
+        wrong += mistakes.findings
+    return meeting, tuple(wrong)
+
+
+def _judge(loaded: Loaded, machine: Machine, options: Options, meeting: Meeting | None) -> Report:
     """The report of the rules with what this machine says to it; planned anew for a larger card."""
     from engine.rules import check
     from titancli.launch.here import compare
@@ -84,7 +105,8 @@ def _judge(loaded: Loaded, machine: Machine, meeting: Meeting | None) -> Report:
         return checked
     if any(finding.rule == "H701" for finding in checked.findings):
         return checked
-    here = compare(loaded, machine, meets=meeting is not None)
+    # Flags that name a node tell of several, whatever else is wrong with them.
+    here = compare(loaded, machine, meets=any((options.nnodes, options.node_rank, options.rdzv_endpoint)))
     if here.cluster is not None:
         checked = check(loaded, cluster=here.cluster)
     found = list(here.findings)
@@ -121,41 +143,67 @@ def _say_nothing_started(checked: Report) -> None:
 
 def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options, meeting: Meeting | None) -> int:
     from titancli.corpus import read_corpus
-    from titancli.launch.local import (
-        Here,
-        as_it_was,
-        launch_here,
-        launch_with_others,
-        look_at_checkpoints,
-        say_complete,
-    )
+    from titancli.launch.local import Here, as_it_was, launch_here, look_at_checkpoints, say_complete
     from titancli.launch.meeting_place import look_at_place
     from titancli.launch.run_folder import choose
 
     if meeting is not None:
         look_at_place(meeting, starts=not options.dry_run)
     here = Here(loaded=loaded, plan=plan, machine=machine, options=options, corpus="", meeting=meeting)
-    if meeting is not None and not meeting.is_head:
-        # Whether the run folder is this machine's to judge is known only when machine 0 has been met.
-        return launch_with_others(replace(here, corpus=read_corpus(loaded, plan)), meeting, planned=plan)
+    if meeting is not None and meeting.nodes > 1:
+        return _with_others(here, meeting)
     if loaded.config.launch.scheduler == "kubernetes":
         return _on_kubernetes(loaded, plan, options)
     place = choose(loaded, resume=options.resume, overwrite=options.overwrite, now_s=time.time())
     if isinstance(place, Path):
-        if meeting is not None and meeting.nodes > 1:
-            return launch_with_others(here, meeting, planned=plan)
         return say_complete(place, loaded)
     look_at_checkpoints(loaded, plan, place)
-    planned, plan = plan, as_it_was(loaded, plan, place)
+    plan = as_it_was(loaded, plan, place)
     corpus = read_corpus(loaded, plan)
     if loaded.config.launch.scheduler == "slurm":
         from titancli.launch.slurm import launch_on_slurm
 
         return launch_on_slurm(loaded, plan, place, corpus, preflight=options.preflight, dry_run=options.dry_run)
-    here = replace(here, plan=plan, corpus=corpus)
-    if meeting is not None and meeting.nodes > 1:
-        return launch_with_others(here, meeting, planned=planned)
-    return launch_here(here, place)
+    return launch_here(replace(here, plan=plan, corpus=corpus), place)
+
+
+def _with_others(here: Here, meeting: Meeting) -> int:
+    """As one of several machines."""
+    from titancli.corpus import read_corpus
+    from titancli.launch.local import launch_with_others
+
+    planned = here.plan
+    if not meeting.is_head:
+        # Whether the run folder is this machine's to judge is known only when machine 0 has been met.
+        return launch_with_others(replace(here, corpus=read_corpus(here.loaded, planned)), meeting, planned=planned)
+    try:
+        ready = _looked_at(here)
+    except TitanError as mistakes:
+        report.say_findings(mistakes.findings)
+        _tell_others(here.loaded, meeting, here.options, mistakes)
+        return mistakes.exit_code
+    return launch_with_others(ready, meeting, planned=planned)
+
+
+def _looked_at(here: Here) -> Here:
+    """Machine 0's launch once its run folder, its checkpoints and its data are found well."""
+    from titancli.corpus import read_corpus
+    from titancli.launch.local import as_it_was, look_at_checkpoints
+
+    place = here.place()
+    if isinstance(place, Path):
+        return here
+    look_at_checkpoints(here.loaded, here.plan, place)
+    plan = as_it_was(here.loaded, here.plan, place)
+    return replace(here, plan=plan, corpus=read_corpus(here.loaded, plan))
+
+
+def _tell_others(loaded: Loaded, meeting: Meeting, options: Options, mistake: TitanError) -> None:
+    """Tells the machines that wait for this one that it does not come, and why."""
+    from titancli.launch.together import tell_why_not
+
+    if meeting.is_head and meeting.nodes > 1 and not options.dry_run:
+        tell_why_not(meeting, loaded.config, mistake)
 
 
 def _on_kubernetes(loaded: Loaded, plan: Plan, options: Options) -> int:

@@ -67,7 +67,7 @@ def meeting_of(options: Options, loaded: Loaded) -> Meeting | None:
         message = f"{', '.join(given)}: launch.scheduler = {scheduler} starts the run on its nodes by itself"
         fix = 'leave them out and set cluster.nodes, or set launch.scheduler = "local"'
         raise TitanError(report.error("R140", message, fix))
-    rank, wrong_rank = _rank(options.node_rank, nodes)
+    rank, wrong_rank = _rank(options.node_rank, nodes, is_counted=options.nnodes is not None or _is_said(loaded))
     host, port, wrong_place = _place(options.rdzv_endpoint, nodes)
     wrong = [finding for finding in (wrong_rank, wrong_place) if finding is not None]
     if nodes > 1 and not loaded.config.job.name:
@@ -78,8 +78,13 @@ def meeting_of(options: Options, loaded: Loaded) -> Meeting | None:
     return Meeting(nodes=nodes, rank=rank, host=host, port=port) if host else None
 
 
-def _rank(given: str | None, nodes: int) -> tuple[int, Finding | None]:
-    """Which machine this is, or what is wrong with that."""
+def _is_said(loaded: Loaded) -> bool:
+    """Whether this very call says how many nodes there are, as a script for any number of them does."""
+    return loaded.origins["cluster.nodes"].kind in ("flag", "environment")
+
+
+def _rank(given: str | None, nodes: int, *, is_counted: bool) -> tuple[int, Finding | None]:
+    """Which machine this is, or what is wrong with that; `is_counted`: the caller has said that it may be one only."""
     if given is None:
         if nodes == 1:
             return 0, None
@@ -91,6 +96,9 @@ def _rank(given: str | None, nodes: int) -> tuple[int, Finding | None]:
         fix = "leave it out, or give --nnodes N too" if nodes == 1 else f"give one of 0 to {nodes - 1}"
         message = f"--node-rank = {given} is none of {nodes} node{'s' if nodes > 1 else ''}, which are counted from 0"
         return 0, report.error("R142", message, fix)
+    if nodes == 1 and not is_counted:
+        message = f"--node-rank = {given} tells one of several nodes, and this run has one"
+        return 0, report.error("R142", message, "give --nnodes N too, the same on all of them, or leave it out")
     return int(given), None
 
 

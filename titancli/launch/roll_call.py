@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -194,6 +194,35 @@ def _refuse(guests: Sequence[Guest], finding: Finding, exit_code: int) -> None:
 def refusal(finding: Finding, exit_code: int) -> Message:
     """The message with which a launcher ends the meeting for another."""
     return {"refused": [finding.rule, finding.message, finding.fix], "exit_code": exit_code}
+
+
+def refusal_by_head(mistake: TitanError) -> Message:
+    """The message with which machine 0 tells another what is wrong with its own part."""
+    first = mistake.findings[0]
+    return refusal(replace(first, message=f"{first.message}, says node 0"), mistake.exit_code)
+
+
+def turn_away(meeting: Meeting, run: str, listener: socket.socket, mistake: TitanError, *, within_s: float) -> None:
+    """Machine 0 cannot begin: who comes within that time hears why, and need not wait for it."""
+    greeting = {"titan": _PROTOCOL, "run": run, "nodes": meeting.nodes}
+    strangers: list[Line] = []
+    told: set[int] = set()
+    deadline_s = time.monotonic() + within_s
+    while len(told) < meeting.nodes - 1 and (left_s := deadline_s - time.monotonic()) > 0:
+        known: list[Line | socket.socket] = [listener, *strangers]
+        if listener in readable(known, left_s):
+            strangers.append(_greet(greeting, listener))
+        if len(strangers) > _MOST_STRANGERS:
+            strangers.pop(0).close()
+        for line in [line for line in strangers if line.heard() or line.is_gone]:
+            match line.wait(0.0):
+                case {"run": str(theirs), "rank": int(rank)} if theirs == run:
+                    line.send(refusal_by_head(mistake))
+                    told.add(rank)
+            strangers.remove(line)
+            line.close()
+    for line in strangers:
+        line.close()
 
 
 def raise_if_refused(message: Message) -> None:

@@ -20,7 +20,7 @@ from titancli import report
 from titancli.launch import network
 from titancli.launch.lease import Lease
 from titancli.launch.meeting import Meeting
-from titancli.launch.meeting_place import listener_of
+from titancli.launch.meeting_place import check_place, listener_of
 from titancli.launch.peers import Peers
 from titancli.launch.progress import quietly_say
 from titancli.launch.roll_call import (
@@ -30,6 +30,8 @@ from titancli.launch.roll_call import (
     gather,
     raise_if_refused,
     refusal,
+    refusal_by_head,
+    turn_away,
 )
 from titancli.launch.run_folder import withdraw
 from titancli.launch.start import Ready
@@ -40,6 +42,8 @@ from titancli.monitor.follow import folder_of_runs
 _APPEARS_S = 3.0
 # What a machine does between two words: choose and write a folder, at most move a large one aside.
 _FOLDER_S = 60.0
+# Launches that were called at the same time come within this.
+_TURN_AWAY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +144,16 @@ def _require_ready(guest: Guest, guests: list[Guest]) -> None:
 
 def _end_all(guests: list[Guest], mistake: TitanError) -> None:
     for guest in guests:
-        first = mistake.findings[0]
-        guest.line.send(refusal(replace(first, message=f"{first.message}, says node 0"), mistake.exit_code))
+        guest.line.send(refusal_by_head(mistake))
         guest.line.close()
+
+
+def tell_why_not(meeting: Meeting, config: Config, mistake: TitanError) -> None:
+    """Machine 0 has failed before it could wait for the others: those who wait for it hear why."""
+    with contextlib.suppress(TitanError):
+        check_place(meeting)
+        with listener_of(meeting) as listener:
+            turn_away(meeting, config.job.name, listener, mistake, within_s=_TURN_AWAY_S)
 
 
 def _follow(

@@ -20,7 +20,7 @@ from titancli.launch.combinations import require_combination, require_config
     [
         (Options(dry_run=True, detach=True), "local", ["R123"]),
         (Options(dry_run=True, preflight=True), "local", ["R124"]),
-        (Options(dry_run=True, detach=True, preflight=True), "slurm", ["R123", "R124", "R125"]),
+        (Options(dry_run=True, detach=True, preflight=True), "slurm", ["R123", "R125"]),
         (Options(detach=True), "kubernetes", ["R125"]),
     ],
 )

@@ -44,8 +44,8 @@ def test_ipv6_address_is_written_in_brackets_and_read_back(endpoint: str) -> Non
 
 @pytest.mark.parametrize(
     "options",
-    [Options(), Options(nnodes="1"), Options(nnodes="1", node_rank="0"), Options(node_rank="0")],
-    ids=["nothing", "nnodes", "both", "rank"],
+    [Options(), Options(nnodes="1"), Options(nnodes="1", node_rank="0")],
+    ids=["nothing", "nnodes", "both"],
 )
 def test_one_node_meets_nobody(options: Options) -> None:
     assert meeting_of(options, config(nodes=1, name="")) is None
@@ -71,7 +71,19 @@ def test_rank_outside_of_the_nodes_is_refused(rank: str) -> None:
 
 
 def test_rank_without_nodes_is_refused() -> None:
-    assert "is none of 1 node," in wrong(Options(node_rank="1"), config(nodes=1))["R142"]
+    loaded = load(environ={}, preset="quickstart")
+    assert "is none of 1 node," in wrong(Options(node_rank="1"), loaded)["R142"]
+    for options in (Options(node_rank="0"), Options(node_rank="0", rdzv_endpoint="a:1")):
+        told = wrong(options, loaded)
+        assert told == {"R142": "--node-rank = 0 tells one of several nodes, and this run has one"}
+
+
+def test_rank_of_one_node_is_taken_where_this_very_call_counts_the_nodes() -> None:
+    for loaded in (
+        load(preset="quickstart", environ={"TITAN_CLUSTER__NODES": "1"}),
+        load(preset="quickstart", environ={}, flags=[Flag("cluster.nodes", "1", "--cluster.nodes")]),
+    ):
+        assert meeting_of(Options(node_rank="0"), loaded) is None
 
 
 @pytest.mark.parametrize(

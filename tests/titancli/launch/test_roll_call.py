@@ -13,8 +13,9 @@ import pytest
 from engine.errors import TitanError
 from engine.planner.plan import plan
 from engine.sources import Flag, load
+from titancli import report
 from titancli.launch.meeting import Meeting
-from titancli.launch.roll_call import Guest, NotMet, card_of, come, gather, raise_if_refused
+from titancli.launch.roll_call import Guest, NotMet, card_of, come, gather, raise_if_refused, turn_away
 from titancli.launch.wire import Line, Message
 
 
@@ -35,6 +36,10 @@ class Room:
         return self._pool.submit(
             gather, self.meeting(nodes, 0), mine, self._listener, timeout_s=timeout_s, say=self.said.append
         )
+
+    def turn_away(self, nodes: int, mistake: TitanError) -> Future[None]:
+        meeting = self.meeting(nodes, 0)
+        return self._pool.submit(turn_away, meeting, "x", self._listener, mistake, within_s=20.0)
 
     def come(self, rank: int, *, nodes: int = 2, timeout_s: float = 20.0, **changes: Any) -> Line:
         mine = {**card(self.meeting(nodes, rank)), **changes}
@@ -201,3 +206,14 @@ def test_refused_connection_is_told_with_host_port_and_time() -> None:
     says = f"node 0 was not to be met at 127.0.0.1:{port} (this machine itself) within 0 s: connection refused"
     assert failed.value.finding.message.startswith(says)
     assert failed.value.exit_code == 1
+
+
+def test_head_that_cannot_begin_tells_all_who_wait_why_and_no_other(room: Room) -> None:
+    mistake = TitanError(report.error("R105", "x has another config", "give another --name"))
+    told = room.turn_away(3, mistake)
+    with socket.create_connection(("127.0.0.1", room.port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        said = [refused(room.come(rank, nodes=3)) for rank in (2, 1)]
+        told.result(timeout=20)
+        assert stranger.makefile("rb").read() == b'{"titan": 1, "run": "x", "nodes": 3}\n'
+    assert said == ["R105 2: x has another config, says node 0"] * 2

@@ -134,6 +134,12 @@ def test_c44_head_that_does_not_resolve_is_named_on_every_node(titan: Any, tmp_p
     assert not (tmp_path / "runs").exists()
 
 
+def test_mistakes_in_flags_are_told_with_those_in_the_config(titan: Any) -> None:
+    ran = titan("launch", "--preset", "quickstart", "--nnodes", "2", "--dry-run", "--detach", "--training.bogus", "3")
+    told = [line[6:10] for line in ran.err.splitlines() if line.startswith("error[")]
+    assert (ran.code, told) == (2, ["R123", "R141", "R143", "R145", "P102", "S101"])
+
+
 def test_dry_run_prints_what_would_run_on_this_node(titan: Any, tmp_path: Path) -> None:
     place = ("--nnodes", "2", "--node-rank", "1", "--rdzv-endpoint", "127.0.0.1:29500", "--name", "x", "--dry-run")
     ran = titan("launch", *SMALL_RUN, *place, "--cluster.gpus_per_node", "1")
