@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.checkpoint.beginning import checkpoints_of, initial_checkpoint, loadable
-from engine.checkpoint.committed import Checkpoints, checkpoints_in, step_folder, whole_step_to_load
+from engine.checkpoint.committed import (
+    Checkpoints,
+    checkpoints_in,
+    require_names_free,
+    step_folder,
+    whole_step_to_load,
+)
 from engine.checkpoint.manifest import changes
 from engine.errors import Finding, Severity, TitanError
 from engine.planner.plan import Plan
@@ -105,9 +111,11 @@ def _own(loaded: Loaded) -> tuple[list[Finding], Start]:
     try:
         start = replace(start, own=checkpoints_in(folder))
         step, warnings = whole_step_to_load(start.own, load_step)
+        start = replace(start, step=step, path=None if step is None else folder / step_folder(step))
+        require_names_free(start.own, after=step or 0, until=loaded.config.training.steps)
     except TitanError as mistake:
         return list(mistake.findings), start
-    return list(warnings), replace(start, step=step, path=None if step is None else folder / step_folder(step))
+    return list(warnings), start
 
 
 def _initial(written: str, *, in_hf: bool) -> tuple[list[Finding], Path | None]:

@@ -21,6 +21,7 @@ from engine.checkpoint.committed import (
     checkpoints_in,
     damage,
     is_committed,
+    require_names_free,
     step_folder,
     whole_step_to_load,
 )
@@ -63,7 +64,9 @@ def look_for(config: Config, plan: Plan, run: Path | None) -> tuple[Loading | No
     if checkpoint.enable:
         assert run is not None, "checkpoints are kept in a run folder"
         folder = checkpoints_of(config, run)
-        step, warnings = whole_step_to_load(checkpoints_in(folder), checkpoint.load_step)
+        found = checkpoints_in(folder)
+        step, warnings = whole_step_to_load(found, checkpoint.load_step)
+        require_names_free(found, after=step or 0, until=config.training.steps)
         if step is not None:
             return loadable(folder / step_folder(step), config, plan, what="all"), warnings
     if checkpoint.initial_load_path is not None:

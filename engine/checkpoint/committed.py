@@ -38,11 +38,15 @@ _STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """The steps of a folder of checkpoints, ascending: those that are committed, and those whose saving never ended."""
+    """The steps of a folder of checkpoints, ascending: those that are committed, and those whose saving never ended.
+
+    `taken`: steps whose name something else has, which no save replaces: a file, or a link to no checkpoint.
+    """
 
     folder: Path
     committed: tuple[int, ...] = ()
     unfinished: tuple[int, ...] = ()
+    taken: tuple[int, ...] = ()
 
     @property
     def newest(self) -> int | None:
@@ -110,11 +114,27 @@ def checkpoints_in(folder: Path) -> Checkpoints:
         message = f"the checkpoints of {folder} cannot be listed: {(error.strerror or str(error)).lower()}"
         raise TitanError(_error("D622", "checkpoint.folder", message, "make it a folder that can be read")) from error
     matches = (_STEP.fullmatch(name) for name in names)
-    steps = sorted(int(match[1]) for match in matches if match and os.path.isdir(folder / match[0]))
+    steps = sorted(int(match[1]) for match in matches if match)
     committed = tuple(step for step in steps if is_committed(folder / step_folder(step)))
-    return Checkpoints(
-        folder=folder, committed=committed, unfinished=tuple(step for step in steps if step not in committed)
-    )
+    others = [step for step in steps if step not in committed]
+    unfinished = tuple(step for step in others if _is_own_folder(folder / step_folder(step)))
+    taken = tuple(step for step in others if step not in unfinished)
+    return Checkpoints(folder=folder, committed=committed, unfinished=unfinished, taken=taken)
+
+
+def _is_own_folder(path: Path) -> bool:
+    """Whether it is a folder, and no link to one, which is somebody's own."""
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
+def require_names_free(found: Checkpoints, *, after: int, until: int) -> None:
+    """TitanError D638 where a run from `after` to `until` could not save, as the name of a step is taken."""
+    for step in found.taken:
+        if after < step <= until:
+            path = found.folder / step_folder(step)
+            what = "a link to no checkpoint" if path.is_symlink() else "not a folder"
+            message = f"{path} is {what}, and the checkpoint after step {step} is to have that name"
+            raise TitanError(_error("D638", "checkpoint.folder", message, "move it away, or set another folder"))
 
 
 def step_to_load(found: Checkpoints, load_step: int) -> int | None:

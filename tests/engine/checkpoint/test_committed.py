@@ -15,6 +15,7 @@ from engine.checkpoint.committed import (
     MANIFEST,
     Checkpoints,
     checkpoints_in,
+    require_names_free,
     step_folder,
     step_to_load,
     steps_to_delete,
@@ -111,7 +112,7 @@ def test_what_is_no_step_folder_is_not_counted(tmp_path: Path) -> None:
     for name in ("step-", "step-01", "step-1.old", "step--1", "STEP-1", "step-１", "best"):
         (tmp_path / name).mkdir()
     (tmp_path / "step-7").write_text("{}", "utf-8")
-    assert checkpoints_in(tmp_path) == Checkpoints(folder=tmp_path)
+    assert checkpoints_in(tmp_path) == Checkpoints(folder=tmp_path, taken=(7,))
 
 
 def test_a_folder_that_is_not_there_holds_none(tmp_path: Path) -> None:
@@ -171,3 +172,20 @@ def test_a_manifest_that_is_there_and_cannot_be_read_is_not_taken_for_none(tmp_p
     (tmp_path / "step-1" / MANIFEST).symlink_to(MANIFEST)
     with pytest.raises(TitanError, match="cannot be read: too many levels of symbolic links"):
         checkpoints_in(tmp_path)
+
+
+@pytest.mark.parametrize(("what", "words"), [("file", "is not a folder"), ("link", "is a link to no checkpoint")])
+def test_name_of_a_step_that_is_taken_is_refused_before_a_run_would_save_there(
+    tmp_path: Path, what: str, words: str
+) -> None:
+    save(tmp_path, 2)
+    taken = tmp_path / "step-4"
+    if what == "file":
+        taken.touch()
+    else:
+        taken.symlink_to(tmp_path)
+    found = checkpoints_in(tmp_path)
+    with pytest.raises(TitanError, match=f"D638.*step-4 {words}"):
+        require_names_free(found, after=2, until=8)
+    require_names_free(found, after=4, until=8)
+    require_names_free(found, after=2, until=3)
