@@ -12,7 +12,7 @@ from pathlib import Path
 
 from engine.errors import EXIT_OK, TitanError
 from titancli import report
-from titancli.launch.kept import newest_step
+from titancli.launch.kept import goes_on_after
 from titancli.launch.restart import goes_on
 from titancli.launch.run_folder import keep_logs, start_over
 from titancli.monitor.follow import LAUNCHER_FILE
@@ -21,7 +21,7 @@ from titancli.monitor.follow import LAUNCHER_FILE
 def begun(run: Path, who: str, *, leaves_logs: bool = False) -> int:
     """Makes the folder of a run that was stopped ready for another start; returns the exit code."""
     try:
-        step = newest_step(run)
+        step = goes_on_after(run)
         if not leaves_logs:
             keep_logs(run)
         # How the last start has ended is not how this one does.

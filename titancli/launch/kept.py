@@ -1,6 +1,6 @@
 """What a run that has ended left to go on with, and the command that does.
 
-Knows the run folder. Does not know what goes on (`titan launch --resume`), nor when a checkpoint is committed.
+Knows the run folder. Does not know what goes on (`titan launch --resume`), nor when a checkpoint is committed or whole.
 """
 
 from __future__ import annotations
@@ -10,17 +10,24 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from engine.checkpoint.committed import checkpoints_in
+from engine.checkpoint.committed import checkpoints_in, whole_step_to_load
 from engine.config import Checkpoint
 from engine.settled import read_settled
 from titancli.monitor.follow import read_config
 
 
-def newest_step(run: Path) -> int | None:
-    """The step of the newest committed checkpoint of a run that keeps any; TitanError where they cannot be listed."""
+def goes_on_after(run: Path) -> int | None:
+    """The step of the checkpoint that a run which keeps any would go on from, a damaged one passed over.
+
+    TitanError where they cannot be listed, or none is whole.
+    """
     if not saves(run):
         return None
-    return checkpoints_in(run / os.path.expanduser(str(_table(run, "checkpoint").get("folder", _FOLDER)))).newest
+    table = _table(run, "checkpoint")
+    # The one that was asked for is settled once it is loaded.
+    asked_for = -1 if _LOAD_STEP in read_settled(run) else int(table.get("load_step", -1))
+    found = checkpoints_in(run / os.path.expanduser(str(table.get("folder", _FOLDER))))
+    return whole_step_to_load(found, asked_for)[0]
 
 
 def saves(run: Path) -> bool:

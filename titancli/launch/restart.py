@@ -10,11 +10,11 @@ import textwrap
 from pathlib import Path
 
 from engine.config import Config
-from engine.errors import EXIT_RUN_FAILED
+from engine.errors import EXIT_RUN_FAILED, TitanError
 from engine.planner.plan import Plan
 from engine.sources import Loaded
 from titancli.launch.again import Again, with_smaller_batch
-from titancli.launch.kept import newest_step
+from titancli.launch.kept import goes_on_after
 from titancli.launch.run_folder import keep_logs, start_over
 from titancli.launch.summary import cause_outside
 from titancli.launch.supervise import Ending
@@ -41,7 +41,7 @@ class Restarts:
             return None
         again = with_smaller_batch(loaded, plan, self._run, ending, began=self.began)
         if again is not None and again.plan is not None:
-            self._start_over(again.text, step=newest_step(self._run))
+            self._start_over(again.text, step=goes_on_after(self._run))
             return again
         if not self._most:
             return again
@@ -49,7 +49,7 @@ class Restarts:
         if reason:
             return Again(text=f"not started again: {reason}", plan=None)
         self.done += 1
-        step = newest_step(self._run)
+        step = goes_on_after(self._run)
         text = f"restart {self.done} of {self._most}: {_cause(self._run, ending)}; {goes_on(step)}"
         self._start_over(text, step=step)
         return Again(text=text, plan=plan)
@@ -60,7 +60,7 @@ class Restarts:
         if not reason and self.done >= self._most:
             times = f"{self._most} restart{'s' if self._most != 1 else ''}"
             return f"{times} of launch.max_restarts {'is' if self._most == 1 else 'are'} used up"
-        return reason
+        return reason or _reason_to_load_none(self._run)
 
     def _start_over(self, text: str, *, step: int | None) -> None:
         self.began = step or 0
@@ -75,6 +75,15 @@ def hopeless(run: Path, ending: Ending) -> str:
         return "the same numbers would come again"
     if _is_full(failures) or "R205" in cause_outside(ending, run):
         return "the disk is full"
+    return ""
+
+
+def _reason_to_load_none(run: Path) -> str:
+    """Why another attempt could not even begin, as the engine would say then; empty where it can."""
+    try:
+        goes_on_after(run)
+    except TitanError as mistake:
+        return "; ".join(finding.message for finding in mistake.findings)
     return ""
 
 

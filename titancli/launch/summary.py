@@ -63,18 +63,20 @@ def _saved(run: Path, exit_code: int, *, goes_on: bool) -> list[tuple[str, str]]
     """What is kept of a run, and of one that was stopped how it is gone on with, where it does not by itself."""
     if not kept.saves(run):
         return [] if exit_code == EXIT_OK else [("saved", "nothing, as checkpoint.enable is false")]
-    newest = _newest_step(run)
-    saved = "nothing yet: no checkpoint is committed" if newest is None else f"after step {newest}"
-    again = "start again" if newest is None else "go on with"
+    step, harm = _kept(run)
+    saved = "nothing yet: no checkpoint is committed" if step is None else f"after step {step}"
+    again = "start again" if step is None else "go on with"
+    if harm:
+        saved, again = f"nothing that can be loaded: {harm}", "once mended"
     return [("saved", saved), *([(again, kept.go_on(run))] if exit_code != EXIT_OK and not goes_on else [])]
 
 
-def _newest_step(run: Path) -> int | None:
-    """None too where the checkpoints cannot be listed: whoever goes on is told that then."""
+def _kept(run: Path) -> tuple[int | None, str]:
+    """The step that the run goes on after, None where none was saved, and what is wrong where none can be loaded."""
     try:
-        return kept.newest_step(run)
-    except TitanError:
-        return None
+        return kept.goes_on_after(run), ""
+    except TitanError as mistake:
+        return None, "; ".join(finding.message for finding in mistake.findings)
 
 
 def part_summary(ending: Ending, run: Path) -> str:
@@ -139,6 +141,8 @@ def failure_text(
     short = None if first.ran_out is None or plan is None else shortage_of(first.rank, first.ran_out, plan)
     if short is not None:
         lines += [f"  {label:<10} {text}" for label, text in shortage_lines(short)]
+    if first.place and first.type != "TitanError":
+        lines.append(f"  at {first.place}")
     logs = rank_logs(run).get(first.rank)
     if logs is not None:
         lines.append(f"  --> {logs.stderr}")
@@ -151,10 +155,12 @@ def _go_on(run: Path) -> list[str]:
     """How a run that failed is gone on with; nothing where it keeps no checkpoints."""
     if not kept.saves(run):
         return []
-    newest = _newest_step(run)
-    if newest is None:
+    step, harm = _kept(run)
+    if harm:
+        return [f"  saved: nothing that can be loaded: {harm}; go on once that is mended with: {kept.go_on(run)}"]
+    if step is None:
         return [f"  saved: no checkpoint is committed; start it again with: {kept.go_on(run)}"]
-    return [f"  saved: newest checkpoint: step {newest}; go on with: {kept.go_on(run)}"]
+    return [f"  saved: newest checkpoint: step {step}; go on with: {kept.go_on(run)}"]
 
 
 def _others(others: Sequence[Failure]) -> list[str]:

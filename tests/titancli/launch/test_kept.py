@@ -8,7 +8,7 @@ import pytest
 
 from engine.errors import TitanError
 from engine.settled import write_settled
-from titancli.launch.kept import go_on, newest_step, saves
+from titancli.launch.kept import go_on, goes_on_after, saves
 
 
 def write(run: Path, config: str, *committed: int, begun: int | None = None) -> Path:
@@ -23,25 +23,38 @@ def write(run: Path, config: str, *committed: int, begun: int | None = None) -> 
 
 
 def test_newest_step_is_one_that_was_committed(tmp_path: Path) -> None:
-    assert newest_step(write(tmp_path, "[checkpoint]\nenable = true\n", 4, 12, begun=16)) == 12
+    assert goes_on_after(write(tmp_path, "[checkpoint]\nenable = true\n", 4, 12, begun=16)) == 12
+
+
+def test_damaged_checkpoint_is_passed_over_for_the_newest_whole_one(tmp_path: Path) -> None:
+    run = write(tmp_path, "[checkpoint]\nenable = true\n", 4, 12)
+    (run / "checkpoints" / "step-12" / "manifest.json").write_text('{"files": {"gone": 8}}', "utf-8")
+    assert goes_on_after(run) == 4
+
+
+def test_a_step_that_was_asked_for_and_not_loaded_yet_is_the_one_to_go_on_from(tmp_path: Path) -> None:
+    run = write(tmp_path, "[checkpoint]\nenable = true\nload_step = 4\n", 4, 12)
+    assert goes_on_after(run) == 4
+    write_settled(run, {"checkpoint.load_step": -1})
+    assert goes_on_after(run) == 12
 
 
 def test_checkpoints_are_looked_for_in_their_own_folder(tmp_path: Path) -> None:
     run = write(tmp_path, '[checkpoint]\nenable = true\nfolder = "kept"\n', 4)
-    assert newest_step(run) is None
+    assert goes_on_after(run) is None
     (run / "checkpoints").rename(run / "kept")
-    assert newest_step(run) == 4
+    assert goes_on_after(run) == 4
 
 
 def test_a_run_that_keeps_none_has_no_newest_step_whatever_lies_there(tmp_path: Path) -> None:
-    assert newest_step(write(tmp_path, "", 4)) is None
+    assert goes_on_after(write(tmp_path, "", 4)) is None
 
 
 def test_checkpoints_that_cannot_be_listed_are_not_taken_for_none(tmp_path: Path) -> None:
     run = write(tmp_path, "[checkpoint]\nenable = true\n")
     (run / "checkpoints").write_text("", "utf-8")
     with pytest.raises(TitanError, match="D622"):
-        newest_step(run)
+        goes_on_after(run)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,15 @@ def test_without_a_checkpoint_it_says_that_it_starts_at_the_first_step(failing: 
     assert again.text.endswith("starts at step 1, as no checkpoint is committed")
 
 
+def test_run_whose_checkpoints_are_all_damaged_is_not_started_again(failing: Failing) -> None:
+    failing.commit(20)
+    (failing.run / "checkpoints" / "step-20" / "manifest.json").write_text('{"files": {"gone": 8}}', "utf-8")
+    again = failing.fail("ValueError")
+    assert again is not None
+    assert again.plan is None
+    assert again.text.startswith("not started again: no checkpoint of ")
+
+
 def test_torchrun_that_was_killed_is_named(failing: Failing) -> None:
     again = failing.fail("", killed_by="SIGKILL")
     assert again is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -80,6 +81,12 @@ def test_c41_cause_is_first_and_the_rest_is_secondary_and_short(tmp_path: Path) 
         *(f"secondary: rank {rank}: RuntimeError: Connection closed by peer" for rank in (2, 3, 4)),
         "and 495 more ranks after it",
     ]
+
+
+def test_place_of_the_cause_stands_between_its_message_and_its_log(tmp_path: Path) -> None:
+    told = replace(failure(1), place="model.py:7 in forward")
+    lines = failure_text([told], tmp_path, torchrun_tail="").splitlines()
+    assert lines[:2] == ["error[R202]: rank 1 failed first: ValueError: boom-17", "  at model.py:7 in forward"]
 
 
 def test_message_of_many_lines_is_cut(tmp_path: Path) -> None:
@@ -176,6 +183,14 @@ def test_run_that_failed_names_its_newest_checkpoint_and_the_line_that_goes_on(t
     line = f"  saved: newest checkpoint: step 4; go on with: titan launch {run}/config.toml --resume --name x"
     assert failure_text([failure(1)], run, torchrun_tail="").splitlines()[-1] == line
     assert failure_text([], run, torchrun_tail="", outside="error[R205]: full").splitlines()[-1] == line
+
+
+def test_run_whose_checkpoints_are_all_damaged_says_that_and_no_step(tmp_path: Path) -> None:
+    run = saving_run(tmp_path, 4)
+    (run / "checkpoints" / "step-4" / "manifest.json").write_text('{"files": {"gone": 8}}', "utf-8")
+    last = failure_text([failure(1)], run, torchrun_tail="").splitlines()[-1]
+    assert "nothing that can be loaded: no checkpoint of" in last
+    assert "step-4 is damaged: its file gone is not there; go on once that is mended with: titan launch" in last
 
 
 def test_stack_of_a_stuck_rank_is_shown_below_its_error(tmp_path: Path) -> None:
