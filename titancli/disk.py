@@ -5,6 +5,7 @@ Knows the folder that they go to and what its disk has free. Does not know what 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.checkpoint.committed import Checkpoints
+from engine.checkpoint.committed import Checkpoints, step_folder
 from engine.errors import Finding, Severity
 from engine.planner.plan import Plan
 from engine.planner.saved import Saved, saved
@@ -27,19 +28,21 @@ _KEYS = ("checkpoint.keep_latest_k", "checkpoint.interval", "checkpoint.enable")
 class Disk:
     """What checkpoints take and what is free; `folder` is where they go, `place` the part of it that is there already.
 
-    `standing`: checkpoints of this run that the disk holds already. `free_bytes`: None where that cannot be asked.
+    `standing`: checkpoints of this run that the disk holds already. `left_bytes`: what saves that never ended have left
+    of theirs, which the next ones delete. `free_bytes`: None where that cannot be asked.
     """
 
     saved: Saved
     folder: Path
     place: Path
     standing: int
+    left_bytes: int = 0
     free_bytes: int | None
 
     @property
     def needed_bytes(self) -> int:
         """What has to be free, beside what stands there already."""
-        return max(0, self.saved.peak_bytes - self.standing * self.saved.one_bytes)
+        return max(0, self.saved.peak_bytes - self.standing * self.saved.one_bytes - self.left_bytes)
 
     @property
     def has_room(self) -> bool:
@@ -72,6 +75,13 @@ def free_bytes_at(folder: Path) -> int | None:
         return None
 
 
+def _bytes_in(folder: Path) -> int:
+    """What the files of a folder hold, as far as they can be looked at."""
+    with contextlib.suppress(OSError):
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(folder))
+    return 0
+
+
 def look_at_disk(
     loaded: Loaded, plan: Plan, found: Checkpoints, *, free_bytes: Callable[[Path], int | None] = free_bytes_at
 ) -> Disk:
@@ -83,7 +93,8 @@ def look_at_disk(
         saved=saved(loaded.config, plan.parameters),
         folder=found.folder,
         place=place,
-        standing=len(found.committed) + len(found.unfinished),
+        standing=len(found.committed),
+        left_bytes=sum(_bytes_in(found.folder / step_folder(step)) for step in found.unfinished),
         free_bytes=free_bytes(place),
     )
 
@@ -136,7 +147,8 @@ def _peak(taken: Saved, standing: int) -> str:
 
 def _way_out(disk: Disk) -> str:
     """The most checkpoints that fit beside one being written, or another disk."""
-    room_bytes = (disk.free_bytes or 0) + disk.standing * disk.saved.one_bytes - disk.saved.export_bytes
+    room_bytes = (disk.free_bytes or 0) + disk.standing * disk.saved.one_bytes + disk.left_bytes
+    room_bytes -= disk.saved.export_bytes
     most = room_bytes // disk.saved.one_bytes - 1
     other = "job.dump_folder to a folder on a larger disk; where the run starts on another machine, its disk counts"
     if most < 1:

@@ -64,6 +64,18 @@ def test_checkpoints_that_stand_already_need_no_room_again() -> None:
     assert (disk.needed_bytes, disk.has_room) == (2 * disk.saved.one_bytes, True)
 
 
+def test_what_an_unfinished_save_has_left_counts_as_what_it_holds_and_not_as_a_checkpoint(tmp_path: Path) -> None:
+    loaded, whole = disk_of_8b(200, there=(100,))
+    (tmp_path / "step-200").mkdir()
+    (tmp_path / "step-200" / "__0_0.distcp").write_bytes(b"x" * 1000)
+    plan = check(loaded).plan
+    assert plan is not None
+    own = Checkpoints(folder=tmp_path, committed=(100,), unfinished=(200,))
+    disk = look_at_disk(loaded, plan, own, free_bytes=lambda _: GB)
+    assert disk.needed_bytes == whole.needed_bytes - 1000
+    assert "; 1 of them there already" in disk.text
+
+
 def test_a_run_that_saves_less_often_than_it_keeps_needs_less_and_says_what_a_longer_one_takes() -> None:
     _, disk = disk_of_8b(200, checkpoint__interval="500")
     assert disk.has_room
