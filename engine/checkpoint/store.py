@@ -44,7 +44,7 @@ def save(
 
     Sends plans, no tensors. What stands in the folder uncommitted is deleted first. SaveFailed on all
     ranks where one of them fails; nothing of this checkpoint is left then, as far as it can be deleted.
-    `needed_bytes` is what it takes in all, for that message.
+    `needed_bytes` is what its tensors take, for that message: files and .metadata add 1 or 2 KiB to each.
     """
     what = f"saving {checkpoint}"
     disk = _Disk()
@@ -200,7 +200,7 @@ def _undone(
 
     host, words, free_bytes = on_all(group, f"saving {checkpoint}", state)[failed]
     room = "" if free_bytes is None else f", and {free_bytes:,} are free there without it"
-    why = f"{words or why}; a checkpoint takes {needed_bytes:,} bytes{room}"
+    why = f"{words or why}; its tensors take {needed_bytes:,} bytes, its files somewhat more{room}"
     return SaveFailed(f"saving {checkpoint}", why, rank=failed, host=host)
 
 

@@ -143,7 +143,7 @@ def test_a_save_that_fails_on_one_rank_fails_on_all_and_leaves_nothing(gloo: Glo
     for rank in ranks:
         assert rank["message"].startswith(
             f"saving {tmp_path}/step-2 failed on rank 1 (host {os.uname().nodename}): file too large; "
-            "a checkpoint takes 8,000 bytes, and "
+            "its tensors take 8,000 bytes, its files somewhat more, and "
         )
         assert rank["rank"] == 1
         assert rank["left"] == ((1,), ())
@@ -177,7 +177,7 @@ def test_a_full_disk_is_named_with_what_is_free(small_disk: Path, gloo: GlooPool
     first, second = gloo.run(2, fill, folder=str(small_disk))
     assert first == second
     message, *left = first
-    assert "no space left on device; a checkpoint takes 8,000 bytes, and 1,0" in message
+    assert "no space left on device; its tensors take 8,000 bytes, its files somewhat more, and 1,0" in message
     assert left == ["step-1"]
 
 
