@@ -38,10 +38,13 @@ def saves(run: Path) -> bool:
 def go_on(run: Path) -> str:
     """The line for the shell that goes on with a run where it stands.
 
-    From its newest step, where it has gone back to the one that its config asks for: not back to that again.
+    From its newest step, where it has gone back to the one that its config asks for: not back to that again. On several
+    nodes that nobody but a person starts, K and the place to meet are that person's to fill in.
     """
     scheduler = _table(run, "launch").get("scheduler")
     more = f" --scheduler {scheduler}" if scheduler in ("slurm", "kubernetes") else ""
+    if not more and _table(run, "cluster").get("nodes", 1) > 1:
+        more = " --node-rank K --rdzv-endpoint HOST:PORT"
     if _LOAD_STEP in read_settled(run):
         more += f" --{_LOAD_STEP} -1"
     config, name = shlex.quote(str(run / "config.toml")), shlex.quote(run.name)

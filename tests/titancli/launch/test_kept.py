@@ -74,6 +74,14 @@ def test_run_of_a_scheduler_goes_on_with_it(tmp_path: Path) -> None:
     assert go_on(run).endswith(" --scheduler slurm")
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "ends"), [("local", "--node-rank K --rdzv-endpoint HOST:PORT"), ("slurm", "--scheduler slurm")]
+)
+def test_line_that_goes_on_leaves_each_node_its_number(tmp_path: Path, scheduler: str, ends: str) -> None:
+    (tmp_path / "config.toml").write_text(f'[cluster]\nnodes = 2\n[launch]\nscheduler = "{scheduler}"\n')
+    assert go_on(tmp_path).endswith(f" --name {tmp_path.name} {ends}")
+
+
 def test_run_that_has_gone_back_to_a_step_goes_on_from_its_newest(tmp_path: Path) -> None:
     run = write(tmp_path, "[checkpoint]\nenable = true\nload_step = 4\n")
     write_settled(run, {"checkpoint.load_step": -1})
