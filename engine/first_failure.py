@@ -6,7 +6,10 @@ Knows what `run_ended` and torchrun are told of it. Does not know how ranks agre
 from __future__ import annotations
 
 import socket
+import sysconfig
+import traceback
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from engine.errors import EXIT_RUN_FAILED, TitanError
@@ -17,13 +20,17 @@ _LONGEST_TEXT = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstFailure:
-    """Why a run failed: the rank it began on, and the type and text of its error there."""
+    """Why a run failed: the rank it began on, and the type and text of its error there.
+
+    `place` is the line of code that raised it, `file:line in function`; empty where no line did.
+    """
 
     rank: int
     host: str
     type: str
     message: str
     exit_code: int = EXIT_RUN_FAILED
+    place: str = ""
 
     def fields(self) -> dict[str, Any]:
         """The object `first_failure` of the event `run_ended`."""
@@ -50,6 +57,16 @@ def text_of(failure: BaseException) -> str:
     return text if more <= 0 else f"{text[:_LONGEST_TEXT]}... and {more:,} more characters"
 
 
+def place_of(failure: BaseException) -> str:
+    """The innermost line that an exception came by, of code that is neither Python's own nor another package's."""
+    engine = str(Path(__file__).parent)
+    installed = ("<", *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+    frames = traceback.extract_tb(failure.__traceback__)
+    own = [frame for frame in frames if frame.filename.startswith(engine) or not frame.filename.startswith(installed)]
+    told = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in own or frames]
+    return told[-1] if told else ""
+
+
 def failure_here(failure: BaseException, rank: int) -> FirstFailure:
     """An exception of this rank as the failure of the run."""
     return FirstFailure(
@@ -58,4 +75,5 @@ def failure_here(failure: BaseException, rank: int) -> FirstFailure:
         type=type(failure).__name__,
         message=text_of(failure),
         exit_code=failure.exit_code if isinstance(failure, TitanError) else EXIT_RUN_FAILED,
+        place=place_of(failure),
     )

@@ -72,5 +72,5 @@ def failure_of(failure: BaseException, rank: int) -> FirstFailure:
         return failure.first
     told = failure_here(failure, rank)
     if isinstance(failure, (NonFiniteStep, FailedOnRank)):
-        return replace(told, rank=failure.rank, host=failure.host)
+        return replace(told, rank=failure.rank, host=failure.host, place="")
     return told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from engine.first_failure import failure_here
 
 
@@ -19,3 +21,12 @@ def test_text_of_megabytes_is_cut_so_that_other_ranks_hear_of_it() -> None:
     told = failure_here(RuntimeError("x" * 10_000_000), 1).message
     assert len(told) < 5000
     assert told.endswith("... and 9,996,000 more characters")
+
+
+def test_the_place_of_an_exception_is_the_innermost_line_of_nobodys_package() -> None:
+    try:
+        json.loads("{")
+    except ValueError as failure:
+        told = failure_here(failure, 1).place
+    assert told.startswith(f"{__file__}:")
+    assert told.endswith(" in test_the_place_of_an_exception_is_the_innermost_line_of_nobodys_package")

@@ -350,6 +350,7 @@ def test_c41_a_rank_that_cannot_read_data_is_the_failure_of_all_after_the_same_s
     ends = [read_new(event_file(tmp_path, rank))[0][-1] for rank in range(2)]
     assert [end["exit_code"] for end in ends] == [1, 1]
     assert ends[0]["first_failure"] == ends[1]["first_failure"]
+    assert ends[0]["first_failure"].pop("place").endswith(" in batches")
     assert ends[0]["first_failure"] | {"host": ""} == {
         "rank": 1,
         "host": "",

@@ -269,6 +269,7 @@ def _ended(rank: Rank, event: Event) -> Rank:
             host=as_text(failure.get("host")),
             type=as_text(failure.get("type")) or "error",
             message=as_text(failure.get("message")) or "",
+            place=as_text(failure.get("place")) or "",
             ran_out=RanOut.read(event.get("memory")) if who in (None, rank.rank) else None,
         )
     return replace(

@@ -48,12 +48,13 @@ SEEN_BY_OTHERS = frozenset({"LostRank", "StuckRank"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a rank ended: the type and text of its error, and the figures of it where memory ran out."""
+    """Why a rank ended: the type and text of its error, its line of code, and its figures where memory ran out."""
 
     rank: int
     host: str | None
     type: str
     message: str
+    place: str = ""
     ran_out: RanOut | None = None
 
 
