@@ -16,7 +16,7 @@ from titancli import figures, report
 from titancli.monitor.failure import failures_of
 from titancli.monitor.follow import Follower, Launcher, find_run, is_over, judge
 from titancli.monitor.signs import is_held
-from titancli.rank_logs import LAUNCH_LOG, attempts, bytes_of, rank_logs, torchrun_logs
+from titancli.rank_logs import attempts, bytes_of, launch_logs, rank_logs, torchrun_logs
 
 _REFRESH_S = 0.3
 # Device and number of a file.
@@ -86,15 +86,19 @@ def _require(run: Path, rank: int, *, follow: bool, attempt: int | None = None) 
 def _files(run: Path, rank: int | None, first: int | None, attempt: int | None = None) -> list[tuple[Path, str]]:
     """The logs that are asked for with their headings, those of the first failure in front.
 
-    Last comes what nobody of them said: torchrun's own, and the words of a launcher without a terminal.
+    Last comes what nobody of them said: torchrun's own, and the words of launchers without a terminal.
     """
     found = [logs for number, logs in rank_logs(run, attempt).items() if rank in (None, number)]
     found.sort(key=lambda logs: (logs.rank != first, logs.rank))
     files = [(path, f"rank {logs.rank} {path.stem}") for logs in found for path in (logs.stderr, logs.stdout)]
     if rank is not None:
         return files
-    launcher = [] if attempt is not None else [(run / "logs" / LAUNCH_LOG, "launcher")]
-    return [*files, *((log, "torchrun") for log in torchrun_logs(run, attempt)), *launcher]
+    launchers = [] if attempt is not None else launch_logs(run)
+    return [
+        *files,
+        *((log, "torchrun") for log in torchrun_logs(run, attempt)),
+        *((log, "launcher") for log in launchers),
+    ]
 
 
 def _print_new(path: Path, heading: str, printed: dict[_File, int], *, is_last: bool) -> None:

@@ -59,6 +59,13 @@ def launch_log(run: Path, node: int | None) -> Path:
     return run / "logs" / (LAUNCH_LOG if node is None else f"launch-node-{node}.log")
 
 
+def launch_logs(run: Path) -> list[Path]:
+    """What every launcher without a terminal has said, that of the run folder's own first."""
+    guests = (run / "logs").glob("launch-node-*.log")
+    logs = [launch_log(run, None), *sorted(guests, key=lambda log: (len(log.name), log.name))]
+    return [log for log in logs if log.is_file()]
+
+
 def torchrun_logs(run: Path, attempt: int | None = None) -> list[Path]:
     """What torchrun itself has written in an attempt, the newest one unless told, on each machine where it has."""
     logs = _logs(run, attempt)

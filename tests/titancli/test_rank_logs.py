@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from titancli.rank_logs import rank_logs, torchrun_logs
+from titancli.rank_logs import launch_log, launch_logs, rank_logs, torchrun_logs
 
 
 def made(run: Path, *folders: str) -> None:
@@ -42,6 +42,14 @@ def test_torchrun_of_every_node_has_its_log(tmp_path: Path) -> None:
     for log in (launched := [tmp_path / "logs" / node / "torchrun.log" for node in ("node-2", "node-10")]):
         log.touch()
     assert torchrun_logs(tmp_path) == launched
+
+
+def test_launchers_without_a_terminal_have_theirs_the_folders_own_first(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    for node in (10, 2, None):
+        launch_log(tmp_path, node).touch()
+    names = ["launch.log", "launch-node-2.log", "launch-node-10.log"]
+    assert [log.name for log in launch_logs(tmp_path)] == names
 
 
 def test_a_run_that_has_printed_nothing_has_no_logs(tmp_path: Path) -> None:
