@@ -20,6 +20,8 @@ ENDS_WITHIN_S = 7.0
 
 SHOWS_STACKS = signal.SIGQUIT
 """Has a worker write the stacks of its threads to its log, even where none of them can run (engine/pulse)."""
+SHOWN_BY_ITSELF = "; stacks of all its threads:"
+"""How the line ends with which a worker that can run does the same by itself."""
 
 _PR_SET_PDEATHSIG = 1
 _LOOK_EVERY_S = 0.5

@@ -24,7 +24,7 @@ from types import FrameType
 from engine.beats import Beat, Heard, Point, judge, lost_head
 from engine.board import Board
 from engine.first_failure import FirstFailure
-from engine.parent import SHOWS_STACKS
+from engine.parent import SHOWN_BY_ITSELF, SHOWS_STACKS
 
 _LONGEST_TICK_S = 1.0
 # Beats within a deadline, however short it is.
@@ -225,5 +225,5 @@ def _told(frame: FrameType) -> str:
 def _show_stacks(head: str) -> None:
     """Writes the stacks of all threads to the rank's log."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # a stderr that is no file
-        print(f"{head}; stacks of all its threads:", file=sys.stderr, flush=True)
+        print(f"{head}{SHOWN_BY_ITSELF}", file=sys.stderr, flush=True)
         faulthandler.dump_traceback(all_threads=True)

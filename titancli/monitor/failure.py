@@ -12,7 +12,7 @@ import re
 import signal
 from pathlib import Path
 
-from engine.parent import SHOWS_STACKS
+from engine.parent import SHOWN_BY_ITSELF, SHOWS_STACKS
 from titancli.monitor.run_state import SILENT, WAITED, Failure, RunState, follows, weight
 from titancli.rank_logs import RankLogs, rank_logs, text_of, torchrun_logs
 
@@ -53,8 +53,10 @@ def failures_of(run: Path, state: RunState) -> list[Failure]:
         if rank not in found and told is not None and not blames:
             found[rank] = told
             ends[rank] = _changed(logs)
-        is_lost = rank in found and found[rank].type == "LostRank"
-        # A rank that only waited shows its stacks too, before it tells of the one that is lost.
+        # A rank that only waited shows its stacks too, before it tells of the one that is lost: where the network is cut,
+        # each side takes the other for lost.
+        could_run = SHOWN_BY_ITSELF in text_of(logs.stderr, _TAIL_BYTES)
+        is_lost = rank in found and found[rank].type == "LostRank" and not could_run
         held = _held(logs) if is_lost or (rank not in found and not _has_ended(state, rank)) else None
         if held is not None and (is_lost or "Timeout (" in text_of(logs.stderr, _TAIL_BYTES)):
             found[rank] = held

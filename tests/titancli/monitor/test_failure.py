@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from engine.events import EventLog
+from engine.parent import SHOWN_BY_ITSELF
 from titancli.monitor.failure import failures_of
 from titancli.monitor.follow import Follower
 
@@ -105,3 +106,13 @@ def test_lost_rank_that_showed_its_stack_when_asked_is_told_with_it(tmp_path: Pa
     found = failures_of(tmp_path, Follower(tmp_path).read())
     head = "none of its threads could run: it was stopped, or keeps Python's interpreter to itself at "
     assert [(failure.rank, failure.message) for failure in found] == [(1, f"{head}c.py:7 in match")]
+
+
+def test_two_parts_of_a_run_that_are_cut_off_from_each_other_both_stay_lost(tmp_path: Path) -> None:
+    stacks = 'Thread 0x02 (most recent call first):\n  File "c.py", line 7 in scatter\n'
+    for rank, other in ((0, 1), (1, 0)):
+        shown = f"rank {rank} made no progress for 8 s in step 8{SHOWN_BY_ITSELF}\n{stacks}"
+        begin(tmp_path, rank, f"{shown}LostRank: rank {other} has been silent\n")
+        end(tmp_path, rank, other, "LostRank", f"rank {other} has been silent")
+    found = failures_of(tmp_path, Follower(tmp_path).read())
+    assert {failure.message for failure in found} == {"rank 0 has been silent", "rank 1 has been silent"}
