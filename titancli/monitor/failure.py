@@ -53,8 +53,8 @@ def failures_of(run: Path, state: RunState) -> list[Failure]:
         if rank not in found and told is not None and not blames:
             found[rank] = told
             ends[rank] = _changed(logs)
-        # A rank that only waited shows its stacks too, before it tells of the one that is lost: where the network is cut,
-        # each side takes the other for lost.
+        # A rank that only waited shows its stacks too, before it tells of the one that is lost. Where the network is
+        # cut, each side takes the other for lost.
         could_run = SHOWN_BY_ITSELF in text_of(logs.stderr, _TAIL_BYTES)
         is_lost = rank in found and found[rank].type == "LostRank" and not could_run
         held = _held(logs) if is_lost or (rank not in found and not _has_ended(state, rank)) else None
