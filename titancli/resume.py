@@ -58,21 +58,26 @@ class Start:
         return {"step": self.step, "path": None if self.path is None else str(self.path)}
 
 
-def look_at_start(loaded: Loaded, plan: Plan | None = None) -> tuple[list[Finding], Start]:
+def look_at_start(
+    loaded: Loaded, plan: Plan | None = None, *, starts_here: bool = False
+) -> tuple[list[Finding], Start]:
     """What a run of this config would begin with, as far as it is on this machine, and what is wrong with that.
 
     Asked where checkpoint.enable or checkpoint.initial_load_path is set. With the plan of the run it is also told
-    whether the checkpoint is one of that model.
+    whether the checkpoint is one of that model. Where it `starts_here`, what is not on this machine is missing.
     """
     checkpoint = loaded.config.checkpoint
     found: list[Finding] = []
     start = Start(own=Checkpoints(folder=_own_folder(loaded)))
     if checkpoint.enable:
-        found, start = _own(loaded)
+        found, start = _own(loaded, starts_here=starts_here)
     what: Literal["all", "weights"] = "all" if start.step is not None else "weights"
-    if checkpoint.initial_load_path is not None:
-        more, initial = _initial(checkpoint.initial_load_path, in_hf=checkpoint.initial_load_in_hf)
-        found, start = [*found, *more], replace(start, path=start.path or initial)
+    # A run with a checkpoint of its own has no use for the other, which may be gone by then.
+    if checkpoint.initial_load_path is not None and start.path is None:
+        more, initial = _initial(
+            checkpoint.initial_load_path, in_hf=checkpoint.initial_load_in_hf, starts_here=starts_here
+        )
+        found, start = [*found, *more], replace(start, path=initial)
     if plan is not None and start.path is not None and not (what == "weights" and checkpoint.initial_load_in_hf):
         found += _misfits(loaded, plan, start.path, what=what)
     if checkpoint.load_step == -1:
@@ -100,12 +105,12 @@ def _own_folder(loaded: Loaded) -> Path:
     return checkpoints_of(loaded.config, folder_of_runs(job.dump_folder) / (job.name or f"{loaded.stem}-..."))
 
 
-def _own(loaded: Loaded) -> tuple[list[Finding], Start]:
+def _own(loaded: Loaded, *, starts_here: bool) -> tuple[list[Finding], Start]:
     """The checkpoint of its own that a run goes on from."""
     load_step = loaded.config.checkpoint.load_step
     start = Start(own=Checkpoints(folder=_own_folder(loaded)))
     folder = start.own.folder
-    if load_step >= 0 and not os.path.isdir(folder):
+    if load_step >= 0 and not starts_here and not os.path.isdir(folder):
         message = f"load_step = {load_step} cannot be looked up: {folder} is not on this machine"
         return [_finding("D623", _LOAD_STEP, message, "see to it where the run starts", severity="warning")], start
     try:
@@ -118,10 +123,10 @@ def _own(loaded: Loaded) -> tuple[list[Finding], Start]:
     return list(warnings), start
 
 
-def _initial(written: str, *, in_hf: bool) -> tuple[list[Finding], Path | None]:
+def _initial(written: str, *, in_hf: bool, starts_here: bool) -> tuple[list[Finding], Path | None]:
     """The checkpoint that initial_load_path names: itself, or the newest committed one in it."""
     path = Path(os.path.expanduser(written))
-    if not os.path.exists(path):
+    if not starts_here and not os.path.exists(path):
         message, fix = f"initial_load_path = {written} is not on this machine", "name one that is where the run starts"
         return [_finding("D623", _INITIAL, message, fix, severity="warning")], None
     if in_hf and any(path.glob("*.safetensors")):

@@ -106,8 +106,11 @@ def initial_checkpoint(written: str) -> tuple[Path, tuple[Finding, ...]]:
         return path, ()
     if inside.newest is None:
         what = f"it has no whole {MANIFEST}, nor a step that has" if os.path.exists(path) else "it is not there"
-        in_hf = any(path.glob("*.safetensors"))
-        fix = "set initial_load_in_hf to true" if in_hf else "name a step that was saved to its end"
+        fix = "name a step that was saved to its end"
+        if any(path.glob("*.safetensors")):
+            fix = "set initial_load_in_hf to true"
+        elif os.path.isdir(path / "checkpoints"):
+            fix = f"name the checkpoints of that run: {path / 'checkpoints'}"
         raise TitanError(_error("D624", f"initial_load_path = {written} is no committed checkpoint: {what}", fix))
     try:
         step, found = whole_step_to_load(inside, -1)

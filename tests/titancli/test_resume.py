@@ -119,6 +119,28 @@ def test_an_initial_checkpoint_that_is_elsewhere_is_a_warning(loaded: Callable[.
     ]
 
 
+def test_what_is_not_here_is_missing_where_the_run_starts_here(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
+    lacks = [{"checkpoint__initial_load_path": str(tmp_path / "gone")}, {"checkpoint__load_step": "60"}]
+    told = [look_at_start(loaded(**keys), starts_here=True)[0] for keys in lacks]
+    assert [(finding.rule, finding.severity) for [finding] in told] == [("D624", "error"), ("D621", "error")]
+
+
+def test_a_run_with_a_checkpoint_of_its_own_goes_on_whatever_became_of_the_initial_one(
+    loaded: Callable[..., Loaded], tmp_path: Path
+) -> None:
+    save(tmp_path / "x" / "checkpoints" / "step-100")
+    (tmp_path / "old").mkdir()
+    assert rules(loaded(checkpoint__initial_load_path=str(tmp_path / "old"))) == []
+
+
+def test_the_folder_of_a_run_is_no_checkpoint_and_the_fix_names_where_they_are(
+    loaded: Callable[..., Loaded], tmp_path: Path
+) -> None:
+    save(tmp_path / "old" / "checkpoints" / "step-3")
+    [finding] = look_at_start(loaded(checkpoint__initial_load_path=str(tmp_path / "old")))[0]
+    assert (finding.rule, finding.fix) == ("D624", f"name the checkpoints of that run: {tmp_path / 'old/checkpoints'}")
+
+
 def test_an_initial_checkpoint_that_is_torn_is_refused(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
     save(tmp_path / "old", whole=False)
     [finding] = look_at_start(loaded(checkpoint__initial_load_path=str(tmp_path / "old")))[0]

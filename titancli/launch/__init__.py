@@ -116,6 +116,10 @@ def _judge(loaded: Loaded, machine: Machine, options: Options, meeting: Meeting 
     return replace(checked, findings=(*found, *checked.findings))
 
 
+# Weights of Hugging Face without the key that says so would be refused as no checkpoint of titan's.
+_GOES_WITH = {"checkpoint.initial_load_in_hf": " and checkpoint.initial_load_path out"}
+
+
 def _unbuilt(loaded: Loaded, checked: Report) -> list[Finding]:
     """One finding for each setting that would do something and is not built yet."""
     findings: list[Finding] = []
@@ -127,7 +131,8 @@ def _unbuilt(loaded: Loaded, checked: Report) -> list[Finding]:
                 severity="error",
                 key=setting.key,
                 message=f"{setting.key} is not built yet, so it cannot be launched",
-                fix="leave it at its default to train without it; titan validate plans it as it is",
+                fix=f"leave it{_GOES_WITH.get(setting.key, ' at its default')} to train without it; "
+                "titan validate plans it as it is",
                 file=file,
                 line=line,
                 source=source,

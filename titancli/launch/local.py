@@ -224,7 +224,7 @@ def look_at_checkpoints(loaded: Loaded, plan: Plan, place: Place) -> None:
     within = Path(os.path.normpath(own.folder)).is_relative_to(os.path.normpath(place.run))
     findings: list[Finding] = []
     if not (place.taken and within):
-        findings, start = look_at_start(loaded, plan)
+        findings, start = look_at_start(loaded, plan, starts_here=loaded.config.launch.scheduler == "local")
         own = start.standing
         if place.resumed is None and start.step is not None:
             findings = [*findings, _not_its_own(loaded, place, start)]
