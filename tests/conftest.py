@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 from gloo_pool import GlooPool
+
+# Whoever starts the tests may have them ignored (nohup, a shell's background), and every child takes that over.
+for _number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL if _number is signal.SIGHUP else signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

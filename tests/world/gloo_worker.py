@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 
 @cache
@@ -43,6 +44,8 @@ def _call(file: str, name: str, arguments: dict[str, Any], rank: int, world_size
             return getattr(_module(file), name)(**arguments)
     finally:
         dist.destroy_process_group()
+        # They keep a mesh of this job for an equal one of the next, whose groups may have other names.
+        _clear_sharding_prop_cache()
 
 
 def main() -> None:
