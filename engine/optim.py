@@ -34,14 +34,19 @@ class GradientNorm:
 
 
 def gradient_norm(
-    gradients: Sequence[Tensor], *, order: Order = 2, pipeline: dist.ProcessGroup | None = None
+    gradients: Sequence[Tensor],
+    *,
+    order: Order = 2,
+    pipeline: dist.ProcessGroup | None = None,
+    loss: Tensor | None = None,
 ) -> GradientNorm:
     """The norm over all ranks, the same bits on every rank, for plain, sharded and replicated gradients in any mix.
 
     Every element counts once: squares are summed over all axes of a gradient's mesh and divided
     by its copies, so that a copy that went wrong on one rank is seen by all. Plain gradients are
     whole on every rank. `pipeline` is the group of ranks that hold other layers. A NaN anywhere gives
-    NaN (order 2) or infinity ("inf"). Nothing waits for the device.
+    NaN (order 2) or infinity ("inf"). A `loss` of any rank that is not finite gives infinity, though its gradients may
+    be finite (a label whose logit is -inf). Nothing waits for the device.
     """
     locals_ = [_local(gradient) for gradient in gradients]
     held = [local for local in locals_ if local.numel()]
@@ -52,14 +57,20 @@ def gradient_norm(
     found = iter(torch._foreach_norm(held, power, dtype=dtype) if held else ())
     nothing = torch.zeros((), dtype=dtype, device=device)
     norms = [next(found) if local.numel() else nothing for local in locals_]
-    total = _over_ranks(gradients, norms, order=order, pipeline=pipeline)
+    bad = nothing if loss is None else torch.where(loss.isfinite(), 0.0, float("inf"))
+    total = _over_ranks(gradients, norms, order=order, pipeline=pipeline, more=bad.double())
     return GradientNorm(total=total.float(), local_N=torch.stack(norms))
 
 
 def _over_ranks(
-    gradients: Sequence[Tensor], norms: Sequence[Tensor], *, order: Order, pipeline: dist.ProcessGroup | None
+    gradients: Sequence[Tensor],
+    norms: Sequence[Tensor],
+    *,
+    order: Order,
+    pipeline: dist.ProcessGroup | None,
+    more: Tensor,
 ) -> Tensor:
-    """Joins local norms in float64, one small collective for each axis of each mesh."""
+    """Joins local norms in float64, one small collective for each axis of each mesh; `more` is added to each."""
     by_mesh: dict[tuple[dist.ProcessGroup, ...], dict[int, list[Tensor]]] = {}
     for gradient, norm in zip(gradients, norms, strict=True):
         groups, copies = _spread(gradient)
@@ -69,7 +80,7 @@ def _over_ranks(
     joined: list[Tensor] = []
     for groups, by_copies in by_mesh.items():
         parts = [join(_terms(some, order)) / (copies if order == 2 else 1) for copies, some in by_copies.items()]
-        part = join(torch.stack(parts))
+        part = join(torch.stack(parts)) + more
         for group in groups:
             dist.all_reduce(part, op=operation, group=group)
         joined.append(part)

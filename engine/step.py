@@ -43,11 +43,13 @@ def forward_backward(built: Built, batches: Sequence[Batch], denominator: Tensor
     return loss_sum
 
 
-def update_weights(built: Built, *, lr: float, max_norm: float) -> tuple[GradientNorm, Tensor]:
-    """Clips, updates, drops the gradients; gives their norm, and 1.0 where it is not finite and nothing was changed."""
-    norm = gradient_norm(
-        built.gradients, pipeline=None if built.pipeline is None else built.world.axes["pp"].get_group()
-    )
+def update_weights(built: Built, *, loss: Tensor, lr: float, max_norm: float) -> tuple[GradientNorm, Tensor]:
+    """Clips, updates, drops the gradients; gives their norm, and 1.0 where it or a loss is not finite.
+
+    Then nothing was changed, on any rank; `loss` is this rank's.
+    """
+    pipeline = None if built.pipeline is None else built.world.axes["pp"].get_group()
+    norm = gradient_norm(built.gradients, pipeline=pipeline, loss=loss)
     bad = norm.total.isfinite().logical_not().float()
     update(
         built.optimizer,

@@ -151,7 +151,9 @@ class Training:
         if previous is not None:
             self.settle(previous, status.previous_bad)
         pulse.at("update")
-        norm, bad = update_weights(built, lr=learning_rate(self.config, step), max_norm=self.config.training.max_norm)
+        norm, bad = update_weights(
+            built, loss=loss, lr=learning_rate(self.config, step), max_norm=self.config.training.max_norm
+        )
         self.pending = Pending(step=step, loss=loss, norm=norm.total, local_norms_N=norm.local_N, bad=bad)
         return status
 

@@ -122,9 +122,9 @@ def take_step(
     with holding, holding.during("optimizer", "optimizer_states"):
         allocate(built.optimizer)
     with fake, holding, holding.during("forward", "activations"):
-        forward_backward(built, batches, torch.ones((), dtype=torch.float32))
+        loss = forward_backward(built, batches, torch.ones((), dtype=torch.float32))
     with holding, holding.during("optimizer", "update"), _NothingIsBad():  # type: ignore[no-untyped-call]
-        update_weights(built, lr=learning_rate(config, 1), max_norm=config.training.max_norm)
+        update_weights(built, loss=loss, lr=learning_rate(config, 1), max_norm=config.training.max_norm)
 
 
 def _batches(config: Config, plan: Plan) -> list[Batch]:

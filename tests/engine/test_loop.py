@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -138,8 +139,8 @@ def test_c26_a_bad_step_shows_no_figure(gloo: GlooPool, tmp_path: Path) -> None:
     assert steps == [1, 2]
 
 
-def nan_loss(folder: str) -> str:
-    """The loss of rank 1 is NaN at step 3; what its fit says."""
+def bad_loss(folder: str, factor: float, more: float) -> str:
+    """The loss of rank 1 is multiplied and added to at step 3; what its fit says."""
     config = tiny(**layout(2, 1, 2))
     resolved = plan(config)
     before, calls = engine.loop.build, 0
@@ -154,7 +155,7 @@ def nan_loss(folder: str) -> str:
             nonlocal calls
             calls += 1
             bad = calls == 3 and dist.get_rank() == 1
-            return real(*arguments) * (float("nan") if bad else 1.0)
+            return real(*arguments) * factor + more if bad else real(*arguments)
 
         head.loss = loss
         return built
@@ -170,9 +171,12 @@ def nan_loss(folder: str) -> str:
 
 
 @pytest.mark.world
-def test_c26_a_loss_that_is_not_finite_names_its_own_rank(gloo: GlooPool, tmp_path: Path) -> None:
-    for message in gloo.run(2, nan_loss, folder=str(tmp_path)):
-        assert message.startswith("step 3: the loss")
+@pytest.mark.parametrize(("factor", "more", "what"), [(math.nan, 0.0, "the loss (and"), (1.0, math.inf, "the loss is")])
+def test_c26_a_loss_that_is_not_finite_names_its_own_rank_whatever_its_gradients_are(
+    factor: float, more: float, what: str, gloo: GlooPool, tmp_path: Path
+) -> None:
+    for message in gloo.run(2, bad_loss, folder=str(tmp_path), factor=factor, more=more):
+        assert message.startswith(f"step 3: {what}")
         assert "rank 1" in message
 
 

@@ -65,8 +65,8 @@ def trained(arguments: dict[str, Any]) -> Built:
     built = build(config, resolved, torch.device("cpu"))
     batches = Rows(config, resolved, data_rank=data_rank(arguments)).batches(1)
     assert batches is not None
-    forward_backward(built, batches, torch.ones(()))
-    update_weights(built, lr=1e-3, max_norm=1.0)
+    loss = forward_backward(built, batches, torch.ones(()))
+    update_weights(built, loss=loss, lr=1e-3, max_norm=1.0)
     return built
 
 
