@@ -399,7 +399,8 @@ class Comm(Section):
     init_timeout_seconds: Count = 300
     """Longest time without progress until the end of the first step; collectives themselves give up 60 s later."""
     train_timeout_seconds: Count = 100
-    """Longest time without progress after the first step, beyond what the step before took."""
+    """Longest time without progress after the first step, beyond what the step before took. A run that is stopped as a
+    whole (a suspended job, a paused container) for much longer ends as well: launch.max_restarts starts it again."""
     save_timeout_seconds: Count = 1800
     """Longest time without progress in saving or loading a checkpoint."""
 
