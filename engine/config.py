@@ -399,8 +399,7 @@ class Comm(Section):
     init_timeout_seconds: Count = 300
     """Longest time without progress until the end of the first step; collectives themselves give up 60 s later."""
     train_timeout_seconds: Count = 100
-    """Longest time without progress after the first step, beyond what the step before took. A run that is stopped as a
-    whole (a suspended job, a paused container) for much longer ends as well: launch.max_restarts starts it again."""
+    """Longest time without progress beyond what the step before took; a run suspended for longer may end too."""
     save_timeout_seconds: Count = 1800
     """Longest time without progress in saving or loading a checkpoint."""
 
