@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from pathlib import Path
-from typing import NoReturn
 
 from engine.parent import end_with_parent, has_torchrun
 
@@ -22,8 +20,9 @@ if __name__ == "__main__" and has_torchrun():
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from engine.errors import EXIT_CONFIG, EXIT_OK, EXIT_RUN_FAILED, TitanError
+from engine.errors import EXIT_CONFIG, TitanError
 from engine.first_failure import PeerFailed
+from engine.leave import leave_after
 from engine.loop import fit
 from engine.rank_links import link_logs
 from engine.rules import check
@@ -64,20 +63,5 @@ def _train(run: Path) -> int:
     return fit(loaded.config, report.plan, run=run).exit_code
 
 
-def _leave(code: int) -> NoReturn:
-    """Ends the process at once.
-
-    Everything is written by now. Taking the interpreter down as well aborts about one process in ten of torch
-    2.13 with gloo ("terminate called without an active exception"), and may wait for other ranks with NCCL.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    try:
-        _leave(main() or EXIT_OK)
-    except BaseException:  # noqa: BLE001 - told in full, and the exit code says that the run failed
-        traceback.print_exc()
-        _leave(EXIT_RUN_FAILED)
+    leave_after(main)

@@ -11,12 +11,11 @@ import os
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from engine.parent import end_with_parent, has_torchrun
 
@@ -31,6 +30,7 @@ from torch.distributed.rendezvous import rendezvous
 from engine.config import Config
 from engine.errors import EXIT_CONFIG, EXIT_OK, EXIT_RUN_FAILED
 from engine.hardware import Cluster, resolve_cluster
+from engine.leave import leave_after
 from engine.parallel.mesh import local_device
 from engine.preflight import measuring
 from engine.preflight.judging import FILE, Link, Measured, judge
@@ -185,16 +185,5 @@ def _tell(relay: Relay, run: Path, text: str) -> str:
     return text
 
 
-def _leave(code: int) -> NoReturn:
-    """Ends the process at once: a thread or a GPU may hang."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    try:
-        _leave(main() or EXIT_OK)
-    except BaseException:  # noqa: BLE001 - told in full, and the exit code says that it failed
-        traceback.print_exc()
-        _leave(EXIT_RUN_FAILED)
+    leave_after(main)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import engine.preflight.__main__ as preflight
+from engine.leave import leave_after
 from engine.preflight import measuring
 
 preflight.PRODUCTS_S = preflight.MEMORY_S = preflight.LINK_S = float(os.environ.get("PREFLIGHT_DEADLINE_S", "4"))
@@ -44,4 +45,4 @@ def planted(fault: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     planted(json.loads(os.environ["PREFLIGHT_FAULT"]))
-    preflight._leave(preflight.main() or 0)
+    leave_after(preflight.main)

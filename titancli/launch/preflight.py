@@ -59,11 +59,6 @@ def preflight_words(words: Sequence[str]) -> tuple[str, ...]:
     return (*changed[:-2], "engine.preflight", changed[-1])
 
 
-def verdict_words(python: str, folder: str) -> tuple[str, ...]:
-    """What shows the verdict in a run folder, and ends with 0, 1 or 3 as it says."""
-    return (python, "-m", "titancli.launch.preflight", folder)
-
-
 def _log_dir(word: str) -> str:
     name, _, folder = word.partition("=")
     if name != "--log-dir":

@@ -6,6 +6,7 @@ batch is (again).
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 
@@ -18,10 +19,10 @@ from titancli.launch.kept import goes_on_after
 from titancli.launch.run_folder import keep_logs, start_over
 from titancli.launch.summary import cause_outside
 from titancli.launch.supervise import Ending
+from titancli.launch.ways_out import FULL_DISK
 from titancli.monitor.failure import failures_of
 from titancli.monitor.run_state import Failure, is_told_elsewhere
 
-_FULL = ("no space left on device", "disk quota exceeded", "errno 28", "errno 122")
 _LONGEST_REASON = 160
 
 
@@ -109,4 +110,4 @@ def _cause(run: Path, ending: Ending) -> str:
 
 
 def _is_full(failures: list[Failure]) -> bool:
-    return any(sign in f"{failure.type} {failure.message}".lower() for failure in failures for sign in _FULL)
+    return any(re.search(FULL_DISK, f"{failure.type} {failure.message}", re.IGNORECASE) for failure in failures)

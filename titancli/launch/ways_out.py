@@ -27,6 +27,9 @@ def _way(pattern: str, fix: str) -> Way:
     return Way(pattern=re.compile(pattern), fix=fix)
 
 
+FULL_DISK = r"no space left on device|disk quota exceeded|errno (28|122)\b"
+"""What the text of a failure has where a disk, or the share of a user of it, is full."""
+
 _WAYS = (
     _way(
         r"^stuckrank\b",
@@ -42,7 +45,7 @@ _WAYS = (
         "lower optimizer.lr, warm up longer (lr_scheduler.warmup_steps), or look at the data of that step",
     ),
     _way(
-        r"no space left on device|disk quota exceeded",
+        FULL_DISK,
         "make room there, or keep fewer checkpoints (checkpoint.keep_latest_k), or set job.dump_folder to another disk",
     ),
     _way(

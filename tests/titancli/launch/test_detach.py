@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from waiting import wait_until
 
 from titancli.launch.lease import processes_of
 from titancli.monitor.follow import Follower, Launcher, judge
@@ -28,13 +28,6 @@ def run(tmp_path: Path) -> Iterator[Path]:
         os.kill(launcher.pid, signal.SIGKILL)
     for pid in processes_of(folder):
         os.kill(pid, signal.SIGKILL)
-
-
-def wait_until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to pass in time"
-        time.sleep(0.05)
 
 
 def test_detached_run_goes_on_in_a_session_of_its_own_until_it_is_ended(titan: Callable[..., Any], run: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from engine.sources import Flag, load, to_toml
 from titancli.launch import preflight as module
-from titancli.launch.preflight import preflight, preflight_words, say_verdict, table, verdict_words
+from titancli.launch.preflight import preflight, preflight_words, say_verdict, table
 from titancli.launch.supervise import Signals
 from titancli.launch.torchrun import Command, command
 
@@ -106,7 +106,9 @@ def test_without_a_whole_verdict_torchruns_last_words_are_said(
 
 def test_a_job_of_a_scheduler_ends_as_the_verdict_says(tmp_path: Path) -> None:
     (tmp_path / "preflight.json").write_text(json.dumps(verdict(ok=False, findings=[SLOW])))
-    done = subprocess.run(verdict_words(sys.executable, str(tmp_path)), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "titancli.launch.preflight", str(tmp_path)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 3
     assert done.stdout.startswith("preflight of 2 x h200 in 21.3 s\n")
 

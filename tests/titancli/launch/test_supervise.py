@@ -16,6 +16,7 @@ from typing import Any
 import pexpect
 import psutil
 import pytest
+from waiting import wait_until
 
 from engine.planner.plan import plan
 from engine.sources import Flag, load
@@ -43,13 +44,6 @@ def of_run(run: Path) -> list[psutil.Process]:
         if str(run) in words and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(process)
     return found
-
-
-def wait_until(true: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to pass in time"
-        time.sleep(0.05)
 
 
 def has_stepped(run: Path) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from hosts import IMPOSSIBLE, Host, are_possible, hosts
+from waiting import wait_until
 
 from titancli.monitor.follow import Follower
 from titancli.rank_logs import rank_logs
@@ -55,13 +55,6 @@ def of_run(folder: Path) -> list[int]:
         if process.info["status"] != psutil.STATUS_ZOMBIE and any(str(folder) in word for word in words):
             found.append(process.info["pid"])
     return found
-
-
-def wait_until(true: Callable[[], object], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to pass in time"
-        time.sleep(0.05)
 
 
 @pytest.mark.world
