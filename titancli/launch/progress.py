@@ -97,6 +97,9 @@ class Lines:
         phase, step = self._told
         if doing(state) != phase and not (_is_between(state) and phase not in ("", _PHASES[""])):
             self._phase_since_s = now_s
+            if phase == _PHASES[""] and doing(state) not in (_PHASES[""], _PHASES["build"]):
+                # It is built in less than the time between two looks.
+                self.note(_PHASES["build"])
             if state.step is None or doing(state) != _PHASES["train"]:
                 self._say(state, doing(state))
         if state.step not in (None, step) and state.loss is not None:

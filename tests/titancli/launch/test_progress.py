@@ -57,6 +57,14 @@ def test_run_that_ends_in_its_first_step_is_not_said_to_build_again(capsys: pyte
     assert capsys.readouterr().out.splitlines() == ["building the model", "first step"]
 
 
+def test_model_that_is_built_between_two_looks_is_said_to_be_built(capsys: pytest.CaptureFixture[str]) -> None:
+    lines, state = Lines(10), RunState()
+    for events in ([], [phase("build"), phase("build", "end"), phase("train")]):
+        state = fold(state, events)
+        lines.show(state)
+    assert capsys.readouterr().out.splitlines() == ["starting processes", "building the model", "first step"]
+
+
 def test_processors_count_tokens_by_process(capsys: pytest.CaptureFixture[str]) -> None:
     Lines(10).show(fold(RunState(), [event("run_started", plan={"gpu": "cpu"}), step(3)]))
     assert "  4,100 tokens/s/process  " in capsys.readouterr().out
