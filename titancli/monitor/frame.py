@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from titancli import figures
@@ -31,6 +31,9 @@ class Frame:
     ranks: tuple[dict[str, Any], ...]
     eta_s: float | None
     alerts: tuple[str, ...]
+    time_s: Mapping[str, Any] = field(default_factory=lambda: {"measured": None, "planned": None})
+    slowest: Mapping[str, Any] | None = None
+    findings: tuple[dict[str, Any], ...] = ()
 
     @property
     def saved_s_ago(self) -> float | None:
@@ -57,6 +60,10 @@ class Frame:
             "starts": seen.starts,
             "saved_step": seen.saved_step,
             "saved_s_ago": self.saved_s_ago,
+            "lr": seen.lr,
+            "time_s": dict(self.time_s),
+            "slowest": None if self.slowest is None else dict(self.slowest),
+            "findings": list(self.findings),
         }
 
 
@@ -125,6 +132,19 @@ def _row(rank: Rank, plan: Mapping[str, Any]) -> dict[str, Any]:
         "link_pct": _link_pct(rank, plan.get("gpu")),
         "idle_pct": rank.idle_pct,
         "idle": rank.idle,
+        "exposed_comm_by_axis": None,
+        "uuid": rank.uuid,
+        "tensor_pct": None,
+        "dram_pct": None,
+        "pcie_pct": None,
+        "network_pct": None,
+        "power_w": None,
+        "cpu_pct": None,
+        "reasons": {},
+        "stage": None,
+        "own_s": None,
+        "behind_pct": None,
+        "is_live": False,
     }
 
 

@@ -23,6 +23,8 @@ PLAN: dict[str, Any] = {
 }
 KEYS = ["time", "run", "state", "step", "steps", "loss", "grad_norm", "tokens_per_s_per_gpu", "mfu_pct", "eta_s"]
 RANK_KEYS = ["rank", "host", "gpu", "used_bytes", "capacity_bytes", "planned_bytes", "sm_pct", "link_pct"]
+METER_KEYS = ["uuid", "tensor_pct", "dram_pct", "pcie_pct", "network_pct", "power_w", "cpu_pct", "reasons"]
+PACE_KEYS = ["stage", "own_s", "behind_pct", "is_live"]
 
 
 def look(*events: dict[str, Any], state: State = "running", now: float = 100.0, steps: object = 10) -> Frame:
@@ -46,9 +48,12 @@ def drawn(shown: Frame) -> str:
 
 def test_json_has_the_keys_of_the_contract_and_nulls_where_nothing_is_known() -> None:
     told = look().to_json()
-    assert list(told) == [*KEYS, "ranks", "alerts", "starts", "saved_step", "saved_s_ago"]
+    later = ["starts", "saved_step", "saved_s_ago", "lr", "time_s", "slowest", "findings"]
+    assert list(told) == [*KEYS, "ranks", "alerts", *later]
     assert [told[key] for key in KEYS[3:]] == [None, 10, None, None, None, None, None]
-    assert [list(row) for row in told["ranks"]] == [[*RANK_KEYS, "idle_pct", "idle"]] * 4
+    assert [list(row) for row in told["ranks"]] == [
+        [*RANK_KEYS, "idle_pct", "idle", "exposed_comm_by_axis", *METER_KEYS, *PACE_KEYS]
+    ] * 4
     assert {row["used_bytes"] for row in told["ranks"]} == {None}
     json.dumps(told, allow_nan=False)
 
