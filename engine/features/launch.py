@@ -31,6 +31,7 @@ LAUNCH: tuple[Feature, ...] = (
         Feature(key=f"launch.kubernetes.{name}", idle=unless("launch.scheduler", "kubernetes"))
         for name in ("kind", "image", "namespace", "volumes")
     ),
+    Feature(key="metrics.breakdown_freq"),
     Feature(key="metrics.enable_tensorboard", built=False),
     Feature(key="metrics.enable_wandb", built=False),
     Feature(key="profiling.enable_profiling", built=False),

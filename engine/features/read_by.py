@@ -85,6 +85,7 @@ READ_BY: dict[str, str] = {
             "training.steps",
             "training.max_norm",
             "metrics.log_freq",
+            "metrics.breakdown_freq",
             "comm.train_timeout_seconds",
         ),
         "engine/checkpoint/beginning.py": tuple(
