@@ -31,6 +31,7 @@ from engine.events import EventLog
 from engine.memory_failure import memory_fields_at, out_of_memory_in
 from engine.parallel.mesh import local_device, process_group
 from engine.planner.plan import Plan
+from engine.profile.axes import note_groups
 from engine.pulse import Pulse
 from engine.recorder import Recorder, failure_of
 from engine.report import gpu_of, versions
@@ -49,6 +50,7 @@ def fit(config: Config, plan: Plan, *, run: Path | None = None, source: Source |
     `titan launch` does (engine/shrink gives the next smaller batch).
     """
     device = local_device("cpu" if plan.gpu == "cpu" else "cuda")
+    note_groups()
     # Processes that others brought together hear and end each other in their own way.
     joined = dist.is_initialized()
     rank = dist.get_rank() if joined else int(os.environ.get("RANK", "0"))
@@ -151,7 +153,9 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
     saver = _saver(config, plan, built, beginning, around, data) if config.checkpoint.enable else None
     # The first step compiles.
     recorder.begin("compile" if config.compile.enable else "train")
-    training = Training(config, plan, built, recorder=recorder, stop=around.stop, pulse=pulse, saver=saver)
+    training = Training(
+        config, plan, built, recorder=recorder, stop=around.stop, pulse=pulse, saver=saver, folder=around.run
+    )
     outcome = training.run(source, first_step=began.step + 1)
     recorder.end()
     return outcome

@@ -24,7 +24,7 @@ class Status:
     """The answer, the same on all ranks: `tokens` valid in the step, signals seen, whether the step before was bad.
 
     `ended` and `failed` are the numbers of ranks that have no batches for the next step: since their data ended, or
-    since reading it went wrong.
+    since reading it went wrong. `profile`: rank 0 asks that the step after the next be profiled.
     """
 
     tokens: int
@@ -33,6 +33,7 @@ class Status:
     previous_bad: bool
     ended: int
     failed: int
+    profile: bool = False
 
     @property
     def stop_exit_code(self) -> int | None:
@@ -48,7 +49,7 @@ class Status:
 
 
 class StatusWord:
-    """Six counts of a step: summed over the world on the device at its beginning, read by the CPU later.
+    """Seven counts of a step: summed over the world on the device at its beginning, read by the CPU later.
 
     The CPU reads when it has queued the step's forward and backward and before it queues the
     update: the device is then at work, and a bad step before this one can still stop this one's update.
@@ -57,17 +58,19 @@ class StatusWord:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._on_gpu = device.type == "cuda"
-        self._host = torch.zeros(6, dtype=torch.int64, pin_memory=self._on_gpu)
+        self._host = torch.zeros(7, dtype=torch.int64, pin_memory=self._on_gpu)
         self._copied = torch.cuda.Event() if self._on_gpu else None  # type: ignore[no-untyped-call]
 
-    def send(self, *, tokens: int, stop: Stop, previous_bad: Tensor | None, ahead: Ahead) -> Tensor:
+    def send(
+        self, *, tokens: int, stop: Stop, previous_bad: Tensor | None, ahead: Ahead, profile: bool = False
+    ) -> Tensor:
         """Begins a step; returns its denominator: valid tokens of all ranks, at least 1, a float32 on the device.
 
         `tokens` are this rank's; `previous_bad` (0 or 1) is already the same on all ranks; `ahead` holds what this
-        rank has read for the step after this one.
+        rank has read for the step after this one. `profile` is rank 0's.
         """
         counts = torch.tensor(
-            [tokens, stop.interrupts, stop.terminations, 0, ahead.has_ended, ahead.failure is not None],
+            [tokens, stop.interrupts, stop.terminations, 0, ahead.has_ended, ahead.failure is not None, profile],
             dtype=torch.int64,
             pin_memory=self._on_gpu,
         )
@@ -84,7 +87,7 @@ class StatusWord:
         """Waits until the device has reached the beginning of the step."""
         if self._copied is not None:
             self._copied.synchronize()
-        tokens, interrupts, terminations, bad, ended, failed = self._host.tolist()
+        tokens, interrupts, terminations, bad, ended, failed, profile = self._host.tolist()
         return Status(
             tokens=tokens,
             interrupts=interrupts,
@@ -92,6 +95,7 @@ class StatusWord:
             previous_bad=bool(bad),
             ended=ended,
             failed=failed,
+            profile=bool(profile),
         )
 
 

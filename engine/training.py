@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -21,8 +23,11 @@ from engine.config import Config
 from engine.data.loader import Batch
 from engine.errors import EXIT_OK
 from engine.lr import learning_rate
-from engine.metrics import Meter
+from engine.metrics import Meter, Speed
 from engine.planner.plan import Plan
+from engine.profile.breakdown import Breakdown
+from engine.profile.phases import Phases
+from engine.profile.window import Profiler
 from engine.pulse import Pulse
 from engine.recorder import Recorder
 from engine.report import memory_fields
@@ -79,9 +84,11 @@ class Training:
         stop: Stop,
         pulse: Pulse,
         saver: Saver | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.config, self.plan, self.built, self.recorder, self.stop = config, plan, built, recorder, stop
-        self.pulse, self.saver = pulse, saver
+        self.pulse, self.saver, self.folder = pulse, saver, folder
+        self.phases = Phases(built.device)
         self.word = StatusWord(built.device)
         self.pending: Pending | None = None
         self.meter = Meter(config, plan, now_s=time.perf_counter())
@@ -91,25 +98,39 @@ class Training:
 
         The last one is always reported, and saved where anything is. Then what went wrong in reading data is raised.
         """
+        profiler = Profiler(
+            self.config,
+            self.built,
+            first_step=first_step,
+            rank=dist.get_rank(),
+            run=self.folder,
+            warn=lambda text: self.recorder.write("warning", message=text),
+        )
+        with closing(profiler):
+            return self.run_steps(source, profiler, first_step=first_step)
+
+    def run_steps(self, source: Source, profiler: Profiler, *, first_step: int) -> Outcome:
+        """The steps of `run`, some of which are profiled."""
         steps, log_freq = self.config.training.steps, self.config.metrics.log_freq
         ahead = Ahead(source, last_step=steps)
         status, done = self.meet(ahead, first_step), first_step - 1
         while done < steps and status.has_next and status.stop_exit_code is None:
             step, began_s = done + 1, time.perf_counter()
             batches = ahead.take()
-            self.pulse.at("data", step)
-            ahead.read(step + 1)
-            data_s = time.perf_counter() - began_s
-            status = self.step(step, batches, ahead)
+            data_s = self.read_ahead(ahead, profiler, step)
+            status = self.step(step, batches, ahead, profile=self.asks(profiler, step + 2))
+            profiler.queued()
+            if status.profile:
+                profiler.expect(step + 2)
             done = step
             self.meter.add(tokens=status.tokens, slots=self.plan.tokens_per_step, data_s=data_s)
             if step == first_step or step % log_freq == 0:
-                self.report(status.tokens)
+                self.report(status.tokens, profiler)
             self.go_on(first=step == first_step, step_s=time.perf_counter() - began_s)
             if self.saver is not None and self.saver.is_due(done):
                 self.save(self.saver, done)
         if self.pending is not None:
-            self.report(status.tokens)
+            self.report(status.tokens, profiler)
         if self.saver is not None and done >= first_step:
             self.save(self.saver, done)
         self.pulse.at("end", done + 1)
@@ -124,6 +145,22 @@ class Training:
         self.word.send(tokens=0, stop=self.stop, previous_bad=None, ahead=ahead)
         return self.word.read()
 
+    def read_ahead(self, ahead: Ahead, profiler: Profiler, step: int) -> float:
+        """Reads for the step after `step`, while the device may still be at the one before; gives the seconds."""
+        profiler.before(step)
+        self.pulse.at("data", step)
+        began_ns = time.time_ns()
+        began_s = time.perf_counter()
+        ahead.read(step + 1)
+        data_s = time.perf_counter() - began_s
+        profiler.read(began_ns, time.time_ns())
+        return data_s
+
+    def asks(self, profiler: Profiler, step: int) -> bool:
+        """Whether this rank asks for a profile of `step`; a checkpoint in the midst of it would be taken for a wait."""
+        saves = self.saver is not None and self.saver.is_due(step - 1)
+        return profiler.ask(step) and not saves
+
     def ending(self, ahead: Ahead, status: Status, done: int) -> tuple[str, int]:
         """Why the run ends after step `done`, and its exit code; raises what failed in reading data on any rank."""
         if not status.has_next:
@@ -134,7 +171,7 @@ class Training:
             return f"stopped by a signal after step {done}", status.stop_exit_code
         return "completed", EXIT_OK
 
-    def step(self, step: int, batches: Sequence[Batch], ahead: Ahead) -> Status:
+    def step(self, step: int, batches: Sequence[Batch], ahead: Ahead, *, profile: bool) -> Status:
         """One optimizer step, queued; what all ranks say of it and of the one after it.
 
         A bad step before this one is found here, in time to keep this one from changing weights.
@@ -142,8 +179,13 @@ class Training:
         built, previous, pulse = self.built, self.pending, self.pulse
         tokens = sum(batch.valid_tokens for batch in batches) if built.world.counts_tokens else 0
         pulse.at("gradients")
+        self.phases.begin("gradients")
         denominator = self.word.send(
-            tokens=tokens, stop=self.stop, previous_bad=previous.bad if previous else None, ahead=ahead
+            tokens=tokens,
+            stop=self.stop,
+            previous_bad=previous.bad if previous else None,
+            ahead=ahead,
+            profile=profile,
         )
         loss = forward_backward(built, batches, denominator)
         pulse.at("word")
@@ -151,10 +193,12 @@ class Training:
         if previous is not None:
             self.settle(previous, status.previous_bad)
         pulse.at("update")
+        self.phases.mark("update")
         norm, bad = update_weights(
             built, loss=loss, lr=learning_rate(self.config, step), max_norm=self.config.training.max_norm
         )
         self.pending = Pending(step=step, loss=loss, norm=norm.total, local_norms_N=norm.local_N, bad=bad)
+        self.phases.end()
         return status
 
     def go_on(self, *, first: bool, step_s: float) -> None:
@@ -188,7 +232,7 @@ class Training:
                 model=tuple(part_parameters(shape, tuple(range(shape.n_layers)), first=True, last=True)),
             )
 
-    def report(self, tokens: int) -> None:
+    def report(self, tokens: int, profiler: Profiler) -> None:
         """Waits for the queued step, then writes its figures; loss and norm are those of the whole world."""
         pending = self.pending
         self.pulse.at("report")
@@ -198,6 +242,8 @@ class Training:
         loss_sum, grad_norm, bad = torch.stack((total, pending.norm.double(), pending.bad.double())).tolist()
         self.settle(pending, bool(bad))
         speed = self.meter.report(time.perf_counter())
+        if profiler.is_over(pending.step):
+            profiler.finish()
         self.recorder.write("memory", **memory_fields(self.built.device))
         self.recorder.write(
             "step",
@@ -210,12 +256,13 @@ class Training:
             step_s=speed.step_s,
             tokens_per_s_per_gpu=speed.tokens_per_s_per_gpu,
             mfu_pct=speed.mfu_pct,
-            breakdown={
-                "data_s": speed.data_s,
-                "compute_s": None,
-                "exposed_comm_s": None,
-                "bubble_s": None,
-                "host_s": None,
-                "other_s": max(0.0, speed.step_s - speed.data_s),
-            },
+            breakdown=self.broken_down(speed, profiler.take()),
+            phases=self.phases.seconds(),
         )
+
+    def broken_down(self, speed: Speed, profiled: Breakdown | None) -> dict[str, Any]:
+        """`breakdown` of a step: in the shares of the one that was profiled, else what the host waited for data."""
+        if profiled is not None:
+            return profiled.of(speed.step_s)
+        unknown = dict.fromkeys(("compute_s", "exposed_comm_s", "bubble_s", "host_s", "profiled_s"))
+        return {"data_s": speed.data_s, **unknown, "other_s": max(0.0, speed.step_s - speed.data_s)}

@@ -1,0 +1,49 @@
+"""How long the phases of a step take on the device, without waiting for it.
+
+Knows marks between phases: events of CUDA on a GPU, the clock on a CPU. Does not know what the phases do.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+
+class Phases:
+    """Marks in the last step; each call of `begin` forgets those of the step before."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._marks: list[tuple[str, Any]] = []
+        self._spare: list[Any] = []
+
+    def begin(self, name: str) -> None:
+        """The first phase of a step begins, when the device comes to it."""
+        self._spare += [mark for _, mark in self._marks] if self._on_gpu else []
+        self._marks.clear()
+        self.mark(name)
+
+    def mark(self, name: str) -> None:
+        """The phase before ends and the next begins."""
+        self._marks.append((name, self._now()))
+
+    def end(self) -> None:
+        """The last phase ends."""
+        self.mark("")
+
+    def seconds(self) -> dict[str, float]:
+        """`{phase}_s` of the last step; the caller has waited for it."""
+        return {f"{name}_s": self._between(mark, after) for (name, mark), (_, after) in pairwise(self._marks)}
+
+    def _now(self) -> Any:
+        if not self._on_gpu:
+            return time.perf_counter()
+        event = self._spare.pop() if self._spare else torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def _between(self, mark: Any, after: Any) -> float:
+        return float(mark.elapsed_time(after)) / 1000 if self._on_gpu else float(after - mark)
