@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,10 @@ VERSION = 1
 
 Kind = Literal["run_started", "phase", "step", "memory", "gpu", "checkpoint", "warning", "run_ended"]
 Event = dict[str, Any]
+
+_KIND_WITHIN_BYTES = 120
+# Made once: json.loads makes a new one each time where it is told of constants.
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 
 EVERY_EVENT = ("v", "time", "rank", "kind")
 FIELDS: Mapping[Kind, tuple[str, ...]] = {
@@ -146,6 +150,26 @@ def read_ends(path: Path, *, head_bytes: int = 4096, tail_bytes: int = 12_288) -
     return first + last, offset
 
 
+def read_all_but(path: Path, *kinds: Kind) -> Iterator[Event]:
+    """All whole events of a file in their order, but those of some kinds, which are passed over without a look inside.
+
+    What is no event is skipped. A file that is not there has none; OSError where it cannot be read.
+    """
+    marks = tuple(f'"kind":"{kind}"'.encode() for kind in kinds)
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                # EventLog writes the kind among the first fields of a line.
+                begun = line[:_KIND_WITHIN_BYTES]
+                if any(mark in begun for mark in marks) or not line.endswith(b"\n"):
+                    continue
+                event = _event(line)
+                if event is not None and event["kind"] not in kinds:
+                    yield event
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
 def _byte_before(offset: int, file: int) -> bytes:
     return os.pread(file, 1, offset - 1)
 
@@ -153,7 +177,7 @@ def _byte_before(offset: int, file: int) -> bytes:
 def _event(line: bytes) -> Event | None:
     """The event of one line, or None. Figures that are no JSON (NaN of another writer) are read as None."""
     try:
-        event = json.loads(line, parse_constant=lambda _: None)
+        event = _DECODER.decode(line.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) and isinstance(event.get("kind"), str) else None

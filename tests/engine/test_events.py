@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.events import EVERY_EVENT, FIELDS, EventLog, event_file, missing_fields, read_ends, read_new
+from engine.events import EVERY_EVENT, FIELDS, EventLog, event_file, missing_fields, read_all_but, read_ends, read_new
 
 ROOT = Path(__file__).parents[2]
 
@@ -268,3 +268,14 @@ def test_a_last_event_longer_than_the_end_that_is_read_is_still_read(tmp_path):
     log.close()
     events, _ = read_ends(event_file(tmp_path, 0), head_bytes=200, tail_bytes=300)
     assert events[-1]["message"] == "x" * 5000
+
+
+def test_all_but_some_kinds_are_read_in_their_order_and_whole(tmp_path, log):
+    for step in (1, 2):
+        log.write("memory", active_bytes=step)
+        log.write("step", step=step, loss=1.0)
+    with event_file(tmp_path, 7).open("ab") as file:
+        file.write(b'not json\n{"kind": "memory", "v": 1}\n{"kind":"step","step":3')
+    found = list(read_all_but(event_file(tmp_path, 7), "memory", "gpu"))
+    assert [event["step"] for event in found] == [1, 2]
+    assert list(read_all_but(tmp_path / "events" / "none.jsonl", "gpu")) == []
