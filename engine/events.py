@@ -121,7 +121,7 @@ def read_new(path: Path, offset: int = 0) -> tuple[list[Event], int]:
     except (FileNotFoundError, NotADirectoryError):
         return [], offset
     whole = data[: data.rfind(b"\n") + 1]
-    events = [event for line in whole.split(b"\n") if (event := _event(line)) is not None]
+    events = [event for line in whole.split(b"\n") if (event := event_of(line)) is not None]
     return events, offset + len(whole)
 
 
@@ -145,7 +145,7 @@ def read_ends(path: Path, *, head_bytes: int = 4096, tail_bytes: int = 12_288) -
         return [], 0
     if begin <= len(head):
         return read_new(path)
-    first = [event for line in head.split(b"\n")[:-1] if (event := _event(line)) is not None]
+    first = [event for line in head.split(b"\n")[:-1] if (event := event_of(line)) is not None]
     last, offset = read_new(path, begin + tail.index(b"\n") + 1)
     return first + last, offset
 
@@ -163,7 +163,7 @@ def read_all_but(path: Path, *kinds: Kind) -> Iterator[Event]:
                 begun = line[:_KIND_WITHIN_BYTES]
                 if any(mark in begun for mark in marks) or not line.endswith(b"\n"):
                     continue
-                event = _event(line)
+                event = event_of(line)
                 if event is not None and event["kind"] not in kinds:
                     yield event
     except (FileNotFoundError, NotADirectoryError):
@@ -174,7 +174,7 @@ def _byte_before(offset: int, file: int) -> bytes:
     return os.pread(file, 1, offset - 1)
 
 
-def _event(line: bytes) -> Event | None:
+def event_of(line: bytes) -> Event | None:
     """The event of one line, or None. Figures that are no JSON (NaN of another writer) are read as None."""
     try:
         event = _DECODER.decode(line.decode("utf-8", "surrogatepass"))
