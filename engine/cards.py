@@ -12,15 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from engine.nvml import NO_DRIVER, Nvml, nvlinks, second_form, text, words
 from engine.visible import VARIABLE, Installed, Selection, Shown, select
 
 ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
 ComputeMode: TypeAlias = Literal["default", "exclusive", "prohibited"]
 
-_MOST_NVLINKS = 18
 _MODES: dict[int, ComputeMode] = {0: "default", 1: "exclusive", 2: "prohibited", 3: "exclusive"}
-# NVML's codes where there is no driver at all: it is not loaded, or its library is not there.
-_NO_DRIVER = (9, 12)
 _NOTHING = Selection(order=())
 _PROFILE = re.compile(r"\bMIG (\S+)")
 
@@ -91,45 +89,30 @@ def driver(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> Driver:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as trouble:
-        missing = getattr(trouble, "value", _NO_DRIVER[0]) in _NO_DRIVER
-        return Driver() if missing else Driver(trouble=_words(trouble))
+        missing = getattr(trouble, "value", NO_DRIVER[0]) in NO_DRIVER
+        return Driver() if missing else Driver(trouble=words(trouble))
     try:
-        return _driver(_Nvml(nvml), environ)
+        return _driver(Nvml(nvml), environ)
     except nvml.NVMLError as trouble:
-        return Driver(trouble=_words(trouble))
+        return Driver(trouble=words(trouble))
     finally:
         nvml.nvmlShutdown()
 
 
-def _driver(nvml: _Nvml, environ: Mapping[str, str]) -> Driver:
+def _driver(nvml: Nvml, environ: Mapping[str, str]) -> Driver:
     gpus = [_Gpu.of(nvml, index) for index in range(int(nvml.module.nvmlDeviceGetCount()))]
     setting = environ.get(VARIABLE)
     selection = select(setting, [gpu.installed for gpu in gpus], order=_cuda_order(nvml, gpus, environ))
     cuda = nvml.told("nvmlSystemGetCudaDriverVersion")
     version = nvml.told("nvmlSystemGetDriverVersion")
     return Driver(
-        version=None if version is None else _text(version),
+        version=None if version is None else text(version),
         cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
         cards=tuple(_card(nvml, gpus[shown.index], shown) for shown in selection.order),
         installed=len(gpus),
         visible=setting,
         selection=selection,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Nvml:
-    """NVML, asked for what it may not tell."""
-
-    module: Any
-
-    def told(self, name: str, *arguments: Any) -> Any:
-        """What a function gives; None where this NVML has it not, or the driver or the GPU does not say."""
-        ask = getattr(self.module, name, None)
-        try:
-            return None if ask is None else ask(*arguments)
-        except self.module.NVMLError:
-            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,16 +125,16 @@ class _Gpu:
     trouble: str | None = None
 
     @classmethod
-    def of(cls, nvml: _Nvml, index: int) -> _Gpu:
+    def of(cls, nvml: Nvml, index: int) -> _Gpu:
         try:
             handle = nvml.module.nvmlDeviceGetHandleByIndex(index)
-            uuid = _text(nvml.module.nvmlDeviceGetUUID(handle))
+            uuid = text(nvml.module.nvmlDeviceGetUUID(handle))
         except nvml.module.NVMLError as trouble:
             return cls(
                 handle=None,
                 instances=(),
                 installed=Installed(index=index, uuid=f"GPU {index}"),
-                trouble=_words(trouble),
+                trouble=words(trouble),
             )
         mode = nvml.told("nvmlDeviceGetMigMode", handle)
         mig = mode is not None and mode[0] == 1
@@ -164,15 +147,15 @@ class _Gpu:
         )
 
 
-def _names(nvml: _Nvml, instance: Any, uuid: str) -> tuple[str, ...]:
+def _names(nvml: Nvml, instance: Any, uuid: str) -> tuple[str, ...]:
     """The names that an instance goes by: its own, and that of drivers before 470."""
     own = nvml.told("nvmlDeviceGetUUID", instance)
     ids = [nvml.told(f"nvmlDeviceGet{kind}InstanceId", instance) for kind in ("Gpu", "Compute")]
     old = () if None in ids else (f"MIG-{uuid}/{ids[0]}/{ids[1]}",)
-    return (*(() if own is None else (_text(own),)), *old)
+    return (*(() if own is None else (text(own),)), *old)
 
 
-def _cuda_order(nvml: _Nvml, gpus: Sequence[_Gpu], environ: Mapping[str, str]) -> list[int]:
+def _cuda_order(nvml: Nvml, gpus: Sequence[_Gpu], environ: Mapping[str, str]) -> list[int]:
     """The machine's GPUs as CUDA counts them in titan's workers: nvidia-smi's order, unless the fastest come first.
 
     Workers ask for PCI_BUS_ID where the person has asked for nothing (engine.__main__).
@@ -183,7 +166,7 @@ def _cuda_order(nvml: _Nvml, gpus: Sequence[_Gpu], environ: Mapping[str, str]) -
     return sorted(order, key=lambda index: -_speed(nvml, gpus[index].handle))
 
 
-def _speed(nvml: _Nvml, handle: Any) -> int:
+def _speed(nvml: Nvml, handle: Any) -> int:
     """Cores times clock: CUDA does not say what it goes by, and GPUs of a kind stay in order by either."""
     if handle is None:
         return 0
@@ -191,7 +174,7 @@ def _speed(nvml: _Nvml, handle: Any) -> int:
     return int(cores or 0) * int(clock or 0)
 
 
-def _card(nvml: _Nvml, gpu: _Gpu, shown: Shown) -> Card:
+def _card(nvml: Nvml, gpu: _Gpu, shown: Shown) -> Card:
     whole = shown.instance is None
     handle = gpu.handle if whole else gpu.instances[shown.instance or 0]
     uuid = gpu.installed.uuid if whole else gpu.installed.instances[shown.instance or 0][0]
@@ -200,23 +183,23 @@ def _card(nvml: _Nvml, gpu: _Gpu, shown: Shown) -> Card:
     try:
         memory = None if handle is None else nvml.module.nvmlDeviceGetMemoryInfo(handle)
     except nvml.module.NVMLError as lost:
-        trouble = _words(lost)
-    second = None if memory is None else nvml.told("nvmlDeviceGetMemoryInfo", handle, _second_form(nvml))
+        trouble = words(lost)
+    second = None if memory is None else nvml.told("nvmlDeviceGetMemoryInfo", handle, second_form(nvml))
     capability = nvml.told("nvmlDeviceGetCudaComputeCapability", gpu.handle) if gpu.handle is not None else None
     name = None if handle is None else nvml.told("nvmlDeviceGetName", handle)
-    text = "a GPU that does not answer" if name is None else _text(name)
+    name = "a GPU that does not answer" if name is None else text(name)
     return Card(
-        name=text,
+        name=name,
         uuid=uuid,
         memory_bytes=0 if memory is None else int(memory.total),
         free_bytes=0 if memory is None else int(memory.free),
         reserved_bytes=int(getattr(second, "reserved", 0) or 0),
         capability=None if capability is None else (int(capability[0]), int(capability[1])),
-        nvlinks=_nvlinks(nvml, gpu.handle),
+        nvlinks=nvlinks(nvml, gpu.handle),
         pcie_generation=_number(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", gpu.handle),
         pcie_width=_number(nvml, "nvmlDeviceGetMaxPcieLinkWidth", gpu.handle),
         index=gpu.installed.index,
-        instance=None if whole else _profile(text),
+        instance=None if whole else _profile(name),
         card_uuid=None if whole else gpu.installed.uuid,
         compute_mode=_MODES.get(_number(nvml, "nvmlDeviceGetComputeMode", gpu.handle) or 0),
         users=_users(nvml, handle),
@@ -225,32 +208,18 @@ def _card(nvml: _Nvml, gpu: _Gpu, shown: Shown) -> Card:
     )
 
 
-def _second_form(nvml: _Nvml) -> int | None:
-    """NVML's newer answer on memory, which has the driver's own share apart; None in versions without it."""
-    version: int | None = getattr(nvml.module, "nvmlMemory_v2", None)
-    return version
-
-
-def _number(nvml: _Nvml, name: str, handle: Any) -> int | None:
+def _number(nvml: Nvml, name: str, handle: Any) -> int | None:
     found = None if handle is None else nvml.told(name, handle)
     return None if found is None else int(found)
 
 
-def _nvlinks(nvml: _Nvml, handle: Any) -> int | None:
-    """Links that are up; None for a GPU that has none."""
-    if handle is None:
-        return None
-    links = [nvml.told("nvmlDeviceGetNvLinkState", handle, link) for link in range(_MOST_NVLINKS)]
-    return None if links[0] is None else sum(link == 1 for link in links)
-
-
-def _users(nvml: _Nvml, handle: Any) -> tuple[User, ...]:
+def _users(nvml: Nvml, handle: Any) -> tuple[User, ...]:
     running = None if handle is None else nvml.told("nvmlDeviceGetComputeRunningProcesses", handle)
     found = {int(each.pid): getattr(each, "usedGpuMemory", None) for each in running or ()}
     return tuple(User(pid=pid, used_bytes=None if used is None else int(used)) for pid, used in sorted(found.items()))
 
 
-def _doubts(nvml: _Nvml, handle: Any) -> tuple[str, ...]:
+def _doubts(nvml: Nvml, handle: Any) -> tuple[str, ...]:
     """Memory errors that the GPU has counted: it computes, and may not for long."""
     if handle is None:
         return ()
@@ -270,11 +239,3 @@ def _profile(name: str) -> str:
     """`1g.18gb` of the name `NVIDIA H200 MIG 1g.18gb`."""
     found = _PROFILE.search(name)
     return name if found is None else found[1]
-
-
-def _text(told: Any) -> str:
-    return told.decode() if isinstance(told, bytes) else str(told)
-
-
-def _words(trouble: BaseException) -> str:
-    return str(trouble).strip() or type(trouble).__name__

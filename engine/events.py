@@ -34,10 +34,12 @@ FIELDS: Mapping[Kind, tuple[str, ...]] = {
     ),
     "memory": (
         *("active_bytes", "reserved_bytes", "peak_active_bytes", "peak_reserved_bytes", "alloc_retries", "ooms"),
+        "cpu_pct",
     ),
     "gpu": (
         *("uuid", "sm_pct", "tensor_pct", "dram_pct", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"),
-        *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "power_w"),
+        *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "power_w", "used_bytes", "capacity_bytes"),
+        *("network_rx_bytes_per_s", "network_tx_bytes_per_s", "reasons", "source", "peaks"),
     ),
     "checkpoint": ("step", "path", "seconds", "bytes", "state"),
     "warning": ("message",),

@@ -29,6 +29,7 @@ from engine.data.loader import Loader
 from engine.errors import EXIT_OK
 from engine.events import EventLog
 from engine.memory_failure import memory_fields_at, out_of_memory_in
+from engine.meters.rank import RankMeters, rank_meters
 from engine.parallel.mesh import local_device, process_group
 from engine.planner.plan import Plan
 from engine.profile.axes import note_groups
@@ -153,12 +154,29 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
     saver = _saver(config, plan, built, beginning, around, data) if config.checkpoint.enable else None
     # The first step compiles.
     recorder.begin("compile" if config.compile.enable else "train")
-    training = Training(
-        config, plan, built, recorder=recorder, stop=around.stop, pulse=pulse, saver=saver, folder=around.run
-    )
-    outcome = training.run(source, first_step=began.step + 1)
+    with _meters(config, plan, around) as meters:
+        training = Training(
+            *(config, plan, built),
+            recorder=recorder,
+            stop=around.stop,
+            pulse=pulse,
+            meters=meters,
+            saver=saver,
+            folder=around.run,
+        )
+        outcome = training.run(source, first_step=began.step + 1)
     recorder.end()
     return outcome
+
+
+def _meters(config: Config, plan: Plan, around: Around) -> RankMeters:
+    gpu = gpu_of(around.device)
+    return rank_meters(
+        None if gpu is None else gpu["uuid"],
+        around.recorder,
+        cluster=config.cluster,
+        gpus_of_host=int(os.environ.get("LOCAL_WORLD_SIZE", plan.world_size // config.cluster.nodes)),
+    )
 
 
 def _say_what_begins(plan: Plan, built: Built, source: Source, beginning: Beginning, recorder: Recorder) -> None:

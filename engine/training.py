@@ -23,6 +23,7 @@ from engine.config import Config
 from engine.data.loader import Batch
 from engine.errors import EXIT_OK
 from engine.lr import learning_rate
+from engine.meters.rank import RankMeters
 from engine.metrics import Meter, Speed
 from engine.planner.plan import Plan
 from engine.profile.breakdown import Breakdown
@@ -83,11 +84,12 @@ class Training:
         recorder: Recorder,
         stop: Stop,
         pulse: Pulse,
+        meters: RankMeters,
         saver: Saver | None = None,
         folder: Path | None = None,
     ) -> None:
         self.config, self.plan, self.built, self.recorder, self.stop = config, plan, built, recorder, stop
-        self.pulse, self.saver, self.folder = pulse, saver, folder
+        self.pulse, self.meters, self.saver, self.folder = pulse, meters, saver, folder
         self.phases = Phases(built.device)
         self.word = StatusWord(built.device)
         self.pending: Pending | None = None
@@ -241,10 +243,11 @@ class Training:
         dist.all_reduce(total)
         loss_sum, grad_norm, bad = torch.stack((total, pending.norm.double(), pending.bad.double())).tolist()
         self.settle(pending, bool(bad))
+        self.meters.report()
         speed = self.meter.report(time.perf_counter())
         if profiler.is_over(pending.step):
             profiler.finish()
-        self.recorder.write("memory", **memory_fields(self.built.device))
+        self.recorder.write("memory", **memory_fields(self.built.device), cpu_pct=self.meters.processor.pct())
         self.recorder.write(
             "step",
             step=pending.step,
