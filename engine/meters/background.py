@@ -15,12 +15,13 @@ Work: TypeAlias = Callable[[], None]
 
 
 class Background:
-    """One thread that does what it is asked, one after the other. Work that raises ends nothing: it is its own matter.
+    """One thread that does what it is asked, one after the other; what raises is told to `on_fault`, and it goes on.
 
     The thread is a daemon: a process ends without it, wherever it hangs.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, on_fault: Callable[[Exception], None]) -> None:
+        self._on_fault = on_fault
         self._asked: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._began_s: float | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -50,5 +51,7 @@ class Background:
             self._began_s = time.monotonic()
             try:
                 work()
+            except Exception as fault:  # noqa: BLE001 - whatever a driver's library does, it ends nobody's run
+                self._on_fault(fault)
             finally:
                 self._began_s = None

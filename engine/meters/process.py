@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from engine.meters.figures import Figures, Missing, Rate, read_each
 
+GONE = "process gone"
 PROCESS_METERS = ("cpu_pct", "host_rss_bytes")
 
 
@@ -62,12 +63,15 @@ class ProcessMeters:
         return 100 * self._rate.per_s(self._told(seconds), self._clock())
 
     def _rss_bytes(self) -> int:
-        return int(self._told(lambda: self._process.memory_info().rss))
+        # A process that has ended and whose end nobody asked for has none.
+        if not (size := self._told(lambda: self._process.memory_info().rss)):
+            raise Missing(GONE)
+        return int(size)
 
     def _told(self, ask: Callable[[], float]) -> float:
         try:
             return ask()
         except self._gone as error:
-            raise Missing("process gone") from error
+            raise Missing(GONE) from error
         except self._denied as error:
             raise Missing("permission") from error

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from engine.config import Cluster
 from engine.events import Kind
 from engine.hardware import kind_of
-from engine.meters.background import Background, Work
+from engine.meters.background import Background
 from engine.meters.figures import NOT_SUPPORTED, Figures, Paced, none_of
 from engine.meters.gpu import GPU_METERS, GpuMeters
 from engine.meters.network import NETWORK_METERS, NetworkMeters
@@ -89,8 +89,8 @@ class RankMeters:
         self._last: Figures | None = None
         self._background: Background | None = None
         if source is not None:
-            self._background = Background("titan-meters")
-            self._background.ask(self._guarded(lambda: self._open(source)))
+            self._background = Background("titan-meters", on_fault=self._failed)
+            self._background.ask(lambda: self._open(source))
 
     def __enter__(self) -> RankMeters:
         return self
@@ -105,12 +105,12 @@ class RankMeters:
         if self._background.busy_s() > _PATIENCE_S:
             self._write_none(HANGS)
         else:
-            self._background.ask(self._guarded(self._look))
+            self._background.ask(self._look)
 
     def close(self) -> None:
         """Writes what was asked, waits a moment for it at most, and writes nothing after."""
         if self._background is not None:
-            self._background.finish(self._guarded(self._shut), timeout_s=_END_S)
+            self._background.finish(self._shut, timeout_s=_END_S)
         with self._writing:
             self._has_ended = True
         self._background = None
@@ -132,14 +132,8 @@ class RankMeters:
         if self._source is not None:
             self._source.close()
 
-    def _guarded(self, work: Work) -> Work:
-        def do() -> None:
-            try:
-                work()
-            except Exception as fault:  # noqa: BLE001 - whatever a driver's library does, training goes on
-                self._write_none(f"{type(fault).__name__}: {fault}")
-
-        return do
+    def _failed(self, fault: Exception) -> None:
+        self._write_none(f"{type(fault).__name__}: {fault}")
 
     def _write_none(self, reason: str) -> None:
         self._write(none_of((*GPU_METERS, *NETWORK_METERS), reason), source=None, peaks=None)
