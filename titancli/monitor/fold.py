@@ -1,7 +1,7 @@
 """What a run has come to, as a fold over its events.
 
-Knows the kinds of events and what each changes. Does not know files, processes or the screen.
-A kind or a field that it does not know changes nothing: a newer engine may say more.
+Knows the kinds of events and what each changes of the run; of one rank of it: rank_fold. Does not know files, processes
+or the screen. A kind or a field that it does not know changes nothing: a newer engine may say more.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from engine.events import Event
-from titancli.monitor.ran_out import RanOut
-from titancli.monitor.run_state import Failure, Rank, RunState
-from titancli.monitor.values import as_number, as_text, as_whole
+from titancli.monitor.rank_fold import update_rank
+from titancli.monitor.run_state import Rank, Report, RunState
+from titancli.monitor.values import as_number, as_whole
 
-KEPT_LOSSES = 120
 KEPT_SPEEDS = 1000
+KEPT_REPORTS = 40
 KEPT_WARNINGS = 5
 # Between ranks of one attempt lie their clocks; between attempts, at least the start of all processes.
 _TOGETHER_S = 2.0
 _STEP = re.compile(r"step-(\d+)/?$")
-_IDLE_CAUSES = ("data_s", "exposed_comm_s", "bubble_s", "host_s", "other_s")
 
 
 def fold(state: RunState, events: Iterable[Event]) -> RunState:
@@ -36,7 +35,7 @@ def fold(state: RunState, events: Iterable[Event]) -> RunState:
             state = anew
             ranks = {rank: _anew(old, state) for rank, old in ranks.items()}
         before = ranks.get(number, Rank(rank=number))
-        ranks[number] = _anew(_update_rank(before, event), state)
+        ranks[number] = _anew(update_rank(before, event, first_step=(state.resumed_step or 0) + 1), state)
         state = _update_run(state, event, is_first=number == 0)
     return replace(state, ranks={number: rank for number, rank in ranks.items() if not _is_left_over(rank, state)})
 
@@ -65,6 +64,7 @@ def _without_attempt(state: RunState) -> RunState:
         tokens_per_s_per_gpu=None,
         mfu_pct=None,
         phase=None,
+        reports=(),
         speeds=(),
         step_seconds=(),
         saving_step=None,
@@ -137,7 +137,7 @@ def _started(state: RunState, event: Event, *, is_first: bool) -> RunState:
     if not is_first:
         return replace(state, world_size=world_size)
     plan, resumed = event.get("plan"), _step_of(event.get("resumed_from"))
-    state = _cut(state, resumed or 0)
+    state = replace(state, curve=state.curve.up_to(resumed or 0))
     return replace(
         state,
         world_size=world_size,
@@ -157,124 +157,27 @@ def _step_of(resumed_from: object) -> int | None:
     return as_whole(resumed_from.get("step") if isinstance(resumed_from, dict) else resumed_from)
 
 
-def _cut(state: RunState, last: int) -> RunState:
-    """The state with the curve up to a step: later ones are done anew."""
-    kept = sum(step <= last for step in state.logged_steps)
-    return replace(state, losses=state.losses[:kept], logged_steps=state.logged_steps[:kept])
-
-
 def _stepped(state: RunState, event: Event) -> RunState:
     step, loss, speed, step_s = (
         as_number(event.get(name)) for name in ("step", "loss", "tokens_per_s_per_gpu", "step_s")
     )
     is_warm = step is not None and step > (state.resumed_step or 0) + 1
-    if step is not None:
-        state = _cut(state, int(step) - 1)
+    before = state.curve if step is None else state.curve.up_to(int(step) - 1)
+    grad_norm = as_number(event.get("grad_norm"))
+    is_finite = event.get("grad_norm", 0.0) is not None
+    report = Report(step=int(step or 0), loss=loss, grad_norm=grad_norm, is_finite=is_finite)
     return replace(
         state,
         step=None if step is None else int(step),
         loss=loss,
-        first_loss=state.first_loss if state.losses and state.first_loss is not None else loss,
-        grad_norm=as_number(event.get("grad_norm")),
+        first_loss=state.first_loss if before.losses and state.first_loss is not None else loss,
+        grad_norm=grad_norm,
         lr=as_number(event.get("lr")),
         step_s=step_s,
         tokens_per_s_per_gpu=speed,
         mfu_pct=as_number(event.get("mfu_pct")),
-        losses=state.losses if loss is None else (*state.losses, loss)[-KEPT_LOSSES:],
-        logged_steps=state.logged_steps if loss is None else (*state.logged_steps, int(step or 0))[-KEPT_LOSSES:],
+        curve=before if loss is None else before.with_point(int(step or 0), loss),
+        reports=(*(each for each in state.reports if each.step < report.step), report)[-KEPT_REPORTS:],
         speeds=(*state.speeds, speed)[-KEPT_SPEEDS:] if is_warm and speed is not None else state.speeds,
         step_seconds=(*state.step_seconds, step_s)[-20:] if is_warm and step_s is not None else state.step_seconds,
-    )
-
-
-def _update_rank(rank: Rank, event: Event) -> Rank:
-    time = as_number(event.get("time"))
-    rank = replace(rank, last_time=time if time is not None else rank.last_time)
-    if rank.has_ended and event.get("kind") != "run_ended":
-        rank = replace(rank, reason_ended=None, exit_code=None, failure=None)  # it was resumed
-    if event.get("kind") == "phase" and event.get("name") == "build" and event.get("state") == "begin":
-        return replace(rank, began=time)
-    match event.get("kind"):
-        case "run_started":
-            gpu = event.get("gpu")
-            name, uuid = (gpu.get("name"), gpu.get("uuid")) if isinstance(gpu, dict) else (None, None)
-            return Rank(
-                rank=rank.rank,
-                host=as_text(event.get("host")),
-                pid=as_whole(event.get("pid")),
-                began=rank.began,
-                gpu=as_text(name),
-                uuid=as_text(uuid),
-                last_time=rank.last_time,
-            )
-        case "memory":
-            return _measured(rank, event)
-        case "gpu":
-            links = [as_number(event.get(f"nvlink_{way}_bytes_per_s")) for way in ("rx", "tx")]
-            known = [link for link in links if link is not None]
-            return replace(
-                rank,
-                sm_pct=as_number(event.get("sm_pct")),
-                link_bytes_per_s=max(known) if known else None,
-                reason=as_text(event.get("reason")) or "",
-            )
-        case "step":
-            return _idle(rank, event)
-        case "run_ended":
-            return _ended(rank, event)
-        case _:
-            return rank
-
-
-def _measured(rank: Rank, event: Event) -> Rank:
-    names = ("active_bytes", "reserved_bytes", "host_rss_bytes", "peak_reserved_bytes", "peak_active_bytes")
-    active, reserved, host, *peaks = (as_whole(event.get(name)) for name in names)
-    told = next((size for size in (*peaks, reserved, active, host) if size is not None), None)
-    return replace(
-        rank,
-        active_bytes=active,
-        reserved_bytes=reserved,
-        host_bytes=host,
-        peak_bytes=max((size for size in (told, rank.peak_bytes) if size is not None), default=None),
-        alloc_retries=as_whole(event.get("alloc_retries")),
-        ooms=as_whole(event.get("ooms")),
-    )
-
-
-def _idle(rank: Rank, event: Event) -> Rank:
-    """Share of the step in which the rank did not compute, by cause; None where the engine took no profile."""
-    breakdown, step_s = event.get("breakdown"), as_number(event.get("step_s"))
-    if not isinstance(breakdown, dict) or not step_s:
-        return rank
-    compute_s = as_number(breakdown.get("compute_s"))
-    if compute_s is None:
-        return replace(rank, idle_pct=None, idle=None)
-    causes: dict[str, float] = {}
-    for name in _IDLE_CAUSES:
-        value = breakdown.get(name)
-        values = list(value.values()) if isinstance(value, dict) else [value]
-        seconds = [part for part in map(as_number, values) if part is not None]
-        if seconds:
-            causes[name.removesuffix("_s")] = 100 * sum(seconds) / step_s
-    return replace(rank, idle_pct=100 * (1 - compute_s / step_s), idle=causes)
-
-
-def _ended(rank: Rank, event: Event) -> Rank:
-    failure = event.get("first_failure")
-    told = None
-    if isinstance(failure, dict):
-        who = as_whole(failure.get("rank"))
-        told = Failure(
-            rank=rank.rank if who is None else who,
-            host=as_text(failure.get("host")),
-            type=as_text(failure.get("type")) or "error",
-            message=as_text(failure.get("message")) or "",
-            place=as_text(failure.get("place")) or "",
-            ran_out=RanOut.read(event.get("memory")) if who in (None, rank.rank) else None,
-        )
-    return replace(
-        rank,
-        reason_ended=as_text(event.get("reason")) or "ended",
-        exit_code=as_whole(event.get("exit_code")),
-        failure=told,
     )

@@ -6,20 +6,23 @@ Knows files, host names and process ids. Does not know what events mean (fold) o
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import os
 import socket
 import time
 import tomllib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from engine.errors import Finding, TitanError
-from engine.events import Event, event_file, read_ends, read_new
+from engine.events import Event, event_file, read_ends
 from titancli import report
 from titancli.monitor.fold import fold
+from titancli.monitor.reading import Reader
 from titancli.monitor.run_state import RunState
 from titancli.monitor.values import as_text
 
@@ -101,24 +104,17 @@ class Follower:
 
     def read(self) -> RunState:
         """Folds in what was written since the last call; files that cannot be read now are tried again."""
-        for path in self._files():
-            try:
-                events, offset = self._read(path)
-            except OSError:
-                continue
-            self._offsets[path] = offset
-            if events:
-                self.state = fold(self.state, events)
+        self.state = fold(self.state, self._new())
         return self.state
 
-    def _read(self, path: Path) -> tuple[list[Event], int]:
-        """What is new in a file. Of a long one that is seen for the first time, its ends are enough:
-
-        only rank 0 tells of every step, and hundreds of others have the same to say.
-        """
-        if path not in self._offsets and path.name != event_file(self.run, 0).name:
-            return read_ends(path)
-        return read_new(path, self._offsets.get(path, 0))
+    def _new(self) -> Iterator[Event]:
+        """What is new, one rank after another: never all of it at once, for ranks are many and files are long."""
+        for path in self._files():
+            # Only rank 0 tells how the run went, and hundreds of others have the same to say.
+            reader = Reader(path, self._offsets.get(path, 0), is_whole=path.name == event_file(self.run, 0).name)
+            with contextlib.suppress(OSError):
+                yield from reader
+            self._offsets[path] = reader.offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from titancli.monitor.curve import Curve
+from titancli.monitor.profile import Profile
 from titancli.monitor.ran_out import RanOut
 
 WAITED = "killed as it waited for a rank that had failed"
@@ -60,7 +62,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One process of the run; None is not known."""
+    """One process of the run; None is not known.
+
+    `meters` is the newest `gpu` event. `profiles` are the newest, the last one last; they outlive a new start of the
+    process. `data_share` is the part of a step that the host waited for data, with or without a profile; the first
+    step of a process does not count. `retried_time` is when the allocator was last seen to have asked again.
+    """
 
     rank: int
     host: str | None = None
@@ -72,14 +79,14 @@ class Rank:
     reserved_bytes: int | None = None
     host_bytes: int | None = None
     peak_bytes: int | None = None
+    peak_active_bytes: int | None = None
+    cpu_pct: float | None = None
     alloc_retries: int | None = None
+    retried_time: float | None = None
     ooms: int | None = None
-    sm_pct: float | None = None
-    link_bytes_per_s: float | None = None
-    reason: str = ""
-    idle_pct: float | None = None
-    idle: dict[str, float] | None = None
-    phase: str | None = None
+    meters: Mapping[str, Any] = field(default_factory=dict)
+    profiles: tuple[Profile, ...] = ()
+    data_share: float | None = None
     last_time: float | None = None
     reason_ended: str | None = None
     exit_code: int | None = None
@@ -92,9 +99,24 @@ class Rank:
         return next((size for size in sizes if size is not None), None)
 
     @property
+    def profile(self) -> Profile | None:
+        """The newest profile; it may be of an earlier attempt."""
+        return self.profiles[-1] if self.profiles else None
+
+    @property
     def has_ended(self) -> bool:
         """Whether the rank said that it ended."""
         return self.reason_ended is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What rank 0 said of one step; `is_finite` is False where it told a gradient norm that is no number."""
+
+    step: int
+    loss: float | None
+    grad_norm: float | None
+    is_finite: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +124,8 @@ class RunState:
     """A run as its events tell it.
 
     `starts` is how often rank 0 began, `began` when it did so last, `restarted` when the launcher last said that it
-    starts all ranks again. `resumed_step` is the one that this attempt goes on from; `logged_steps` go with `losses`.
+    starts all ranks again. `resumed_step` is the one that this attempt goes on from. `curve` covers the whole run,
+    `reports` the newest steps of this attempt.
     """
 
     world_size: int | None = None
@@ -116,8 +139,8 @@ class RunState:
     step_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
     mfu_pct: float | None = None
-    losses: tuple[float, ...] = ()
-    logged_steps: tuple[int, ...] = ()
+    curve: Curve = field(default_factory=Curve)
+    reports: tuple[Report, ...] = ()
     speeds: tuple[float, ...] = ()
     step_seconds: tuple[float, ...] = ()
     phase: str | None = None
@@ -132,6 +155,16 @@ class RunState:
     saved_time: float | None = None
     unsaved_step: int | None = None
     ranks: Mapping[int, Rank] = field(default_factory=dict)
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """Losses of the whole run, as far apart at its beginning as at its end."""
+        return self.curve.losses
+
+    @property
+    def logged_steps(self) -> tuple[int, ...]:
+        """The steps of `losses`."""
+        return self.curve.steps
 
     @property
     def gpu(self) -> str | None:

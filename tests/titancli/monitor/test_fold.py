@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from titancli.monitor.fold import KEPT_LOSSES, fold
+from titancli.monitor.curve import MOST_POINTS
+from titancli.monitor.fold import KEPT_REPORTS, fold
 from titancli.monitor.ran_out import Other
 from titancli.monitor.run_state import Failure, RunState, follows
 
@@ -62,7 +63,8 @@ def test_first_step_is_left_out_of_speeds_and_paces() -> None:
 
 def test_long_run_keeps_only_what_is_shown() -> None:
     state = seen(*(step(number, loss=float(number)) for number in range(1, 500)))
-    assert (len(state.losses), state.losses[-1], state.first_loss) == (KEPT_LOSSES, 499.0, 1.0)
+    assert (state.losses[-1], state.first_loss, len(state.reports)) == (499.0, 1.0, KEPT_REPORTS)
+    assert MOST_POINTS / 2 <= len(state.losses) <= MOST_POINTS
 
 
 @pytest.mark.parametrize(
@@ -100,20 +102,43 @@ def test_peak_is_the_highest_ever_told() -> None:
 
 
 def test_c45_meter_that_is_missing_is_unknown_and_not_zero() -> None:
-    rank = seen(event("gpu", sm_pct=None, nvlink_rx_bytes_per_s=None, reason="permission")).ranks[0]
-    assert (rank.sm_pct, rank.link_bytes_per_s, rank.reason) == (None, None, "permission")
+    rank = seen(event("gpu", uuid="GPU-1", sm_pct=None, reasons={"sm_pct": "permission"})).ranks[0]
+    assert (rank.uuid, rank.meters["sm_pct"], rank.meters["reasons"]) == ("GPU-1", None, {"sm_pct": "permission"})
 
 
-def test_idle_time_is_split_by_cause_where_there_is_a_profile() -> None:
-    breakdown = {"data_s": 0.05, "compute_s": 0.3, "exposed_comm_s": {"tp": 0.06, "dp": 0.04}, "bubble_s": None}
-    rank = seen(step(2, breakdown=breakdown)).ranks[0]
-    assert rank.idle_pct == pytest.approx(40.0)
-    assert rank.idle == pytest.approx({"data": 10.0, "exposed_comm": 20.0})
+def profiled(number: int, time: float = 100.0, **fields: Any) -> dict[str, Any]:
+    return step(number, time=time, breakdown={"data_s": 0.1, "compute_s": 0.3, "exposed_comm_s": {"tp": 0.1}}, **fields)
 
 
-def test_idle_time_is_unknown_without_a_profile() -> None:
-    breakdown = {"data_s": 0.05, "compute_s": None, "other_s": 0.45}
-    assert seen(step(2, breakdown=breakdown)).ranks[0].idle_pct is None
+def test_newest_profiles_of_a_rank_are_kept_with_their_steps() -> None:
+    unprofiled = step(60, breakdown={"data_s": 0.05, "compute_s": None, "other_s": 0.45})
+    rank = seen(*(profiled(number) for number in (10, 20, 30, 40, 50)), unprofiled).ranks[0]
+    assert [profile.step for profile in rank.profiles] == [30, 40, 50]
+    assert rank.profile == rank.profiles[-1]
+    assert rank.data_share == pytest.approx(0.1)
+
+
+def test_profiles_outlive_a_restart_until_their_steps_are_done_anew() -> None:
+    state = seen(*FIRST_ATTEMPT, profiled(20), profiled(30), begins(0, 200.0), starts(0, 201.0, resumed_from=20))
+    assert [profile.step for profile in state.ranks[0].profiles] == [20, 30]
+    state = fold(state, [profiled(30, time=210.0)])
+    assert [(profile.step, profile.time) for profile in state.ranks[0].profiles] == [(20, 100.0), (30, 210.0)]
+
+
+@pytest.mark.parametrize("first", [{}, {"resumed_from": 3}], ids=repr)
+def test_first_step_of_a_process_is_no_profile(first: dict[str, Any]) -> None:
+    state = seen(begins(0, 1.0), starts(0, 2.0, **first), profiled(1 + first.get("resumed_from", 0)))
+    assert (state.ranks[0].profile, state.ranks[0].data_share) == (None, None)
+
+
+def test_allocator_that_asks_again_is_seen_when_its_count_rises() -> None:
+    counts = ((1.0, 2), (5.0, 2), (9.0, 4), (12.0, 4))
+    rank = seen(*(event("memory", time=time, alloc_retries=count) for time, count in counts)).ranks[0]
+    assert (rank.retried_time, rank.alloc_retries) == (9.0, 4)
+
+
+def test_gradient_norm_that_is_told_as_null_is_not_finite() -> None:
+    assert [report.is_finite for report in seen(step(1), step(2, grad_norm=None)).reports] == [True, False]
 
 
 def test_phase_is_the_one_that_began_last_and_has_not_ended() -> None:

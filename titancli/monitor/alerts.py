@@ -1,0 +1,22 @@
+"""The one table of alerts: all that a run can show, by family W.
+
+Knows every row, and what a look at a run raises. Does not know the form of a row (alert) or how it is drawn (panels).
+"""
+
+from __future__ import annotations
+
+from engine.errors import Finding
+from titancli.monitor.alert import Alert, Look, raised
+from titancli.monitor.alerts_learning import LEARNING_ALERTS
+from titancli.monitor.alerts_life import LIFE_ALERTS
+from titancli.monitor.alerts_memory import MEMORY_ALERTS
+from titancli.monitor.alerts_meters import METER_ALERTS
+from titancli.monitor.alerts_time import TIME_ALERTS
+
+ALERTS: tuple[Alert, ...] = (*LIFE_ALERTS, *TIME_ALERTS, *MEMORY_ALERTS, *LEARNING_ALERTS, *METER_ALERTS)
+"""Every alert; of two that weigh alike, the first here is said first."""
+
+
+def alerts_of(look: Look) -> tuple[Finding, ...]:
+    """What a look raises, worst first."""
+    return raised(ALERTS, look)
