@@ -5,9 +5,9 @@ Knows one thread, how long it has been at its work, and how to leave it behind. 
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -22,17 +22,18 @@ class Background:
 
     def __init__(self, name: str, *, on_fault: Callable[[Exception], None]) -> None:
         self._on_fault = on_fault
-        self._asked: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._waiting: deque[Work] = deque()
+        self._came, self._is_ending = threading.Condition(), False
         self._began_s: float | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def ask(self, work: Work) -> bool:
-        """Has it done after what it is at; False where something waits already, and this is not done."""
-        if not self._asked.empty():
-            return False
-        self._asked.put(work)
-        return True
+    def ask(self, work: Work) -> None:
+        """Has it done after what it is at; once where it waits to be done already."""
+        with self._came:
+            if work not in self._waiting:
+                self._waiting.append(work)
+            self._came.notify()
 
     def busy_s(self) -> float:
         """How long it has been at the same work."""
@@ -41,13 +42,15 @@ class Background:
 
     def finish(self, last: Work, *, timeout_s: float) -> bool:
         """Ends it after what it was asked and one thing more; False where that takes longer, and it is left behind."""
-        self._asked.put(last)
-        self._asked.put(None)
+        with self._came:
+            self._waiting.append(last)
+            self._is_ending = True
+            self._came.notify()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (work := self._asked.get()) is not None:
+        while (work := self._next()) is not None:
             self._began_s = time.monotonic()
             try:
                 work()
@@ -55,3 +58,9 @@ class Background:
                 self._on_fault(fault)
             finally:
                 self._began_s = None
+
+    def _next(self) -> Work | None:
+        with self._came:
+            while not self._waiting and not self._is_ending:
+                self._came.wait()
+            return self._waiting.popleft() if self._waiting else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,11 @@ class FakeError(Exception):
 
 @dataclass
 class FakeGpu:
-    """One GPU; `pids` are its processes and what each holds, `lost` what it answers to everything."""
+    """One GPU; `pids` are its processes and what each holds, `lost` what it answers to everything.
+
+    `refuses` are functions that fail for it, by the code of the error; `gpm` are figures by their number, None where it
+    has no GPM; `counts` are fields by their number; `card` is the GPU that a MIG instance is a part of.
+    """
 
     uuid: str
     name: str = "NVIDIA H200"
@@ -36,22 +42,73 @@ class FakeGpu:
     rows: tuple[int, int, int, int] = (0, 0, 0, 0)
     cores: int = 16_896
     place: int = 0
+    refuses: dict[str, int] = field(default_factory=dict)
+    gpm: dict[int, float] | None = None
+    gpm_refuses: dict[int, int] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+    narrow: frozenset[int] = frozenset()
+    millijoules: int = 0
+    milliwatts: int = 0
+    busy: int = 0
+    pcie_kb: tuple[int, int] = (0, 0)
+    card: FakeGpu | None = None
+    samples: int = 0
+
+
+class FakeMetrics:
+    """What GPM is asked, and answers; nvmlGpmMetricsGet_t."""
+
+    def __init__(self) -> None:
+        self.version = self.numMetrics = 0
+        self.sample1: dict[str, Any] = {}
+        self.sample2: dict[str, Any] = {}
+        self.metrics = [SimpleNamespace(metricId=0, nvmlReturn=0, value=0.0) for _ in range(8)]
 
 
 class FakeNvml:
-    """The functions that titan calls; `lacks` names those that an older NVML has not."""
+    """The functions that titan calls; `lacks` names those that an older NVML has not.
+
+    None answers while `answers` is not set; `hangs` is set by the first that is asked then.
+    """
 
     NVMLError = FakeError
     nvmlMemory_v2 = 2
+    NVML_GPM_METRICS_GET_VERSION = 1
+    c_nvmlGpmMetricsGet_t = FakeMetrics
 
     def __init__(self, *gpus: FakeGpu, lacks: tuple[str, ...] = (), init: FakeError | None = None) -> None:
         self._gpus, self._lacks, self._init = gpus, lacks, init
         self.open = 0
+        self.answers = threading.Event()
+        self.hangs = threading.Event()
+        self.answers.set()
+        for gpu in gpus:
+            for instance in gpu.instances:
+                instance.card = gpu
 
     def __getattribute__(self, name: str) -> Any:
-        if name in object.__getattribute__(self, "_lacks") if name.startswith("nvml") else False:
+        if not name.startswith("nvml"):
+            return object.__getattribute__(self, name)
+        if name in self._lacks:
             raise AttributeError(name)
-        return object.__getattribute__(self, name)
+        found = object.__getattribute__(self, name)
+        return self._guarded(name, found) if callable(found) else found
+
+    def _guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as the GPU in question lets it answer."""
+
+        def ask(*arguments: Any) -> Any:
+            if not self.answers.is_set():
+                self.hangs.set()
+            self.answers.wait(10)
+            gpu = arguments[0] if arguments else None
+            if isinstance(gpu, FakeGpu) and name in gpu.refuses:
+                raise FakeError(gpu.refuses[name], f"refused {name}")
+            if isinstance(gpu, FakeGpu) and gpu.lost:
+                raise FakeError(15, gpu.lost)
+            return function(*arguments)
+
+        return ask
 
     def nvmlInit(self) -> None:
         if self._init is not None:
@@ -83,9 +140,9 @@ class FakeNvml:
         return gpu.name
 
     def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu, version: int | None = None) -> SimpleNamespace:
-        del version
         used = gpu.used or sum(size or 0 for size in gpu.pids.values())
-        return SimpleNamespace(total=gpu.total, free=gpu.total - gpu.reserved - used, reserved=gpu.reserved)
+        told = used + (0 if version else gpu.reserved)
+        return SimpleNamespace(total=gpu.total, free=gpu.total - gpu.reserved - used, reserved=gpu.reserved, used=told)
 
     def nvmlDeviceGetCudaComputeCapability(self, gpu: FakeGpu) -> tuple[int, int]:
         del gpu
@@ -144,6 +201,75 @@ class FakeNvml:
     def nvmlDeviceGetMaxClockInfo(self, gpu: FakeGpu, clock: int) -> int:
         del gpu, clock
         return 1980
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:
+        everything = [each for gpu in self._gpus for each in (gpu, *gpu.instances)]
+        found = [gpu for gpu in everything if gpu.uuid == uuid]
+        if not found:
+            raise FakeError(6, "Not Found")
+        if found[0].lost:
+            raise FakeError(15, found[0].lost)
+        return found[0]
+
+    def nvmlDeviceIsMigDeviceHandle(self, gpu: FakeGpu) -> SimpleNamespace:
+        return SimpleNamespace(value=int(gpu.card is not None))
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, gpu: FakeGpu) -> FakeGpu:
+        assert gpu.card is not None, "asked of a MIG instance only"
+        return gpu.card
+
+    def nvmlGpmQueryDeviceSupport(self, gpu: FakeGpu) -> SimpleNamespace:
+        assert gpu.card is None, "asked of a whole GPU only"
+        return SimpleNamespace(isSupportedDevice=int(gpu.gpm is not None))
+
+    def nvmlGpmSampleAlloc(self) -> dict[str, Any]:
+        return {}
+
+    def nvmlGpmSampleFree(self, sample: dict[str, Any]) -> None:
+        assert "freed" not in sample
+        sample["freed"] = True
+
+    def nvmlGpmSampleGet(self, gpu: FakeGpu, sample: dict[str, Any]) -> None:
+        assert gpu.card is None
+        assert gpu.gpm is not None
+        gpu.samples += 1
+        sample.update(number=gpu.samples, of=gpu)
+
+    def nvmlGpmMigSampleGet(self, gpu: FakeGpu, instance: int, sample: dict[str, Any]) -> None:
+        part = next(each for each in gpu.instances if each.place == instance)
+        part.samples += 1
+        sample.update(number=part.samples, of=part)
+
+    def nvmlGpmMetricsGet(self, asked: FakeMetrics) -> FakeMetrics:
+        first, second = asked.sample1, asked.sample2
+        assert (asked.version, first["of"]) == (1, second["of"])
+        assert first["number"] < second["number"], "the older sample comes first"
+        gpu: FakeGpu = second["of"]
+        for metric in asked.metrics[: asked.numMetrics]:
+            metric.nvmlReturn = gpu.gpm_refuses.get(metric.metricId, 0)
+            metric.value = (gpu.gpm or {}).get(metric.metricId, 0.0)
+        return asked
+
+    def nvmlDeviceGetUtilizationRates(self, gpu: FakeGpu) -> SimpleNamespace:
+        return SimpleNamespace(gpu=gpu.busy, memory=gpu.busy)
+
+    def nvmlDeviceGetPowerUsage(self, gpu: FakeGpu) -> int:
+        return gpu.milliwatts
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: FakeGpu) -> int:
+        return gpu.millijoules
+
+    def nvmlDeviceGetPcieThroughput(self, gpu: FakeGpu, counter: int) -> int:
+        return gpu.pcie_kb[counter]
+
+    def nvmlDeviceGetFieldValues(self, gpu: FakeGpu, wanted: list[tuple[int, int]]) -> list[SimpleNamespace]:
+        return [self._field(gpu, field, scope) for field, scope in wanted]
+
+    def _field(self, gpu: FakeGpu, field: int, scope: int) -> SimpleNamespace:
+        assert (field in (138, 139)) == (scope == 0xFFFF_FFFF), "of all links"
+        code = 0 if field in gpu.counts else 3
+        value = SimpleNamespace(**dict.fromkeys(("uiVal", "ullVal"), gpu.counts.get(field, 0)))
+        return SimpleNamespace(nvmlReturn=code, valueType=1 if field in gpu.narrow else 3, value=value)
 
 
 def slices(uuid: str, *profiles: str) -> FakeGpu:

@@ -66,8 +66,9 @@ class LiveMeters:
             finally:
                 done.set()
 
-        if not self._background.ask(look) or not done.wait(_PATIENCE_S):
-            return {}
+        if self._background.busy_s() < _PATIENCE_S:
+            self._background.ask(look)
+            done.wait(_PATIENCE_S)
         return found[0] if found else {}
 
     def close(self) -> None:
