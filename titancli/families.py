@@ -23,6 +23,7 @@ FAMILIES = {
     "S": "How a config is written",
     "T": "Batches and recomputation",
     "U": "The command line",
+    "W": "What a run shows",
 }
 """By the beginning of an id; the longest that fits is its family."""
 

@@ -7,6 +7,7 @@ import pytest
 from engine.rules import RULES
 from titancli.explain.finding_page import findings
 from titancli.families import FAMILIES, family_of
+from titancli.monitor.alerts import ALERTS
 
 
 @pytest.mark.parametrize(
@@ -17,4 +18,5 @@ def test_the_longest_beginning_is_the_family(id_: str, family: str) -> None:
 
 
 def test_every_family_has_an_id() -> None:
-    assert {family_of(id_) for id_ in (*findings(), *(rule.id for rule in RULES))} == set(FAMILIES.values())
+    ids = (*findings(), *(rule.id for rule in RULES), *(alert.id for alert in ALERTS))
+    assert {family_of(id_) for id_ in ids} == set(FAMILIES.values())

@@ -1,4 +1,4 @@
-"""`titan explain-config`: a config at a glance, one of its keys, a section, a rule or finding, or the strategies.
+"""`titan explain-config`: a config at a glance, one of its keys, a section, an id of a finding, or the strategies.
 
 Knows which page answers which words, and the exit code. Texts come from engine.explain, the rules and the planner.
 """
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["explain_config"]
 
 _LEAST_WIDTH = 60
+_WITH_ID = ("rule", "alert", "finding")
 
 
 def explain_config(
@@ -45,14 +46,14 @@ def explain_config(
     has_config = question.config is not None or preset is not None or bool(flags)
     if question.kind == "strategies":
         return _strategies(question, preset, flags, has_config=has_config, as_json=as_json)
-    if question.kind in ("rule", "finding") and not has_config:
+    if question.kind in _WITH_ID and not has_config:
         _show_id(question, None, as_json=as_json)
         return 0
     seen = _see(question, preset, flags, needs_config=question.kind == "overview")
     report.say_findings(seen.report.findings)
     if as_toml and not seen.loaded.broken:
         sys.stdout.write(toml_of(seen.explained()))
-    elif question.kind in ("rule", "finding"):
+    elif question.kind in _WITH_ID:
         _show_id(question, seen, as_json=as_json)
     elif as_json:
         _write([seen.to_json(answer) for answer in seen.explained(question.keys)])
@@ -113,14 +114,20 @@ def _used(seen: Seen) -> list[str] | None:
 
 
 def _show_id(question: Asked, seen: Seen | None, *, as_json: bool) -> None:
-    """The page of a rule or another finding."""
+    """The page of a rule, of an alert or of another finding."""
+    from titancli.explain.alert_page import alert_json, alert_named, alert_page
+
     name, width, colour = question.name, _width(), report.takes_colour(sys.stdout)
-    match question.kind == "rule", as_json:
-        case True, True:
+    match question.kind, as_json:
+        case "rule", True:
             _write(rule_json(rule_named(name), seen))
-        case True, False:
+        case "rule", False:
             _say(rule_page(rule_named(name), seen, width=width, colour=colour))
-        case False, True:
+        case "alert", True:
+            _write(alert_json(alert_named(name)))
+        case "alert", False:
+            _say(alert_page(alert_named(name), width=width, colour=colour))
+        case _, True:
             _write(finding_json(name, seen))
         case _:
             _say(finding_page(name, seen, width=width, colour=colour))

@@ -1,7 +1,7 @@
 """What the words of `titan explain-config` ask for: which config, and what of it.
 
-Knows files, keys, sections, rules, other findings and the word `strategies`, and what is near to a word that is none of
-these. Does not read a config.
+Knows files, keys, sections, rules, alerts, other findings and the word `strategies`, and what is near to a word that is
+none of these. Does not read a config.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.reading.unknown_keys import sections, unknown_key
 from engine.rules import RULES
 from titancli import report
 
-Kind: TypeAlias = Literal["overview", "key", "section", "rule", "finding", "strategies"]
+Kind: TypeAlias = Literal["overview", "key", "section", "rule", "alert", "finding", "strategies"]
 
 STRATEGIES = "strategies"
 _ID = re.compile(r"[A-Za-z]\d{2,4}")
@@ -30,7 +30,7 @@ _MOST_NEAR = 3
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The config's path, where one is given, and the key, section, rule or finding that is asked about.
+    """The config's path, where one is given, and the key, section, rule, alert or finding that is asked about.
 
     `size` is the model whose reasons are asked for beside the word `strategies`.
     """
@@ -107,7 +107,7 @@ def _topic(word: str) -> tuple[Kind, str] | None:
     if word in sections():
         return "section", word
     if _ID.fullmatch(word) and word.upper() in _ids():
-        return "rule" if word.upper() in _rule_ids() else "finding", word.upper()
+        return _kind_of(word.upper()), word.upper()
     for kind, names in (("key", tuple(field_types())), ("section", tuple(sections()))):
         alike = [name for name in names if name.rpartition(".")[2] == word]
         if len(alike) == 1:
@@ -115,15 +115,28 @@ def _topic(word: str) -> tuple[Kind, str] | None:
     return None
 
 
+def _kind_of(id_: str) -> Kind:
+    """What has an id."""
+    if id_ in _rule_ids():
+        return "rule"
+    return "alert" if id_ in _alert_ids() else "finding"
+
+
 def _rule_ids() -> tuple[str, ...]:
     return tuple(rule.id for rule in RULES)
+
+
+def _alert_ids() -> tuple[str, ...]:
+    from titancli.monitor.alerts import ALERTS
+
+    return tuple(alert.id for alert in ALERTS)
 
 
 def _ids() -> tuple[str, ...]:
     """The ids of all findings."""
     from titancli.explain.finding_page import findings
 
-    return (*_rule_ids(), *findings())
+    return (*_rule_ids(), *_alert_ids(), *findings())
 
 
 def _unknown(word: str) -> Finding:

@@ -35,9 +35,9 @@ def rule_named(name: str) -> Rule:
 def rule_page(rule: Rule, seen: Seen | None, *, width: int, colour: bool) -> list[str]:
     """The page of a rule; `seen` is the config that it is asked about, if any."""
     rows = [
-        ("says", _form(rule.message)),
+        ("says", form(rule.message)),
         ("why", rule.why),
-        ("fix", _form(rule.fix)),
+        ("fix", form(rule.fix)),
         *_keys(rule, seen),
     ]
     if rule.stacks != EVERY_STACK:
@@ -86,7 +86,7 @@ def _finding(rule: Rule, seen: Seen) -> Finding | None:
     return next((finding for finding in seen.report.findings if finding.rule == rule.id), None)
 
 
-def _form(text: str) -> str:
+def form(text: str) -> str:
     """The text of a rule before it meets a config: places for its numbers in angle brackets."""
     return _PLACE.sub(lambda place: f"<{place[1].rpartition('.')[2]}>", text)
 

@@ -1,6 +1,6 @@
-"""The page of all rules: what each says, what to do, and why.
+"""The page of all rules and alerts: what each says, what to do, and why.
 
-Knows the order of the page. The words are those of the rule table.
+Knows the order of the page. The words are those of the tables of rules and of alerts.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from itertools import groupby
 from engine.errors import Finding
 from engine.rules import RULES, Rule
 from engine.rules.row import EVERY_STACK
+from titancli.explain.alert_page import fixes_of
 from titancli.families import FAMILIES
+from titancli.monitor.alert import Alert
+from titancli.monitor.alerts import ALERTS
 from titancli.pages.markdown import form, prose, text
 
 
 def page() -> str:
-    """The page: a heading for each family and each rule."""
+    """The page: a heading for each family and each rule, then for each alert."""
     lines = [
         "# Every rule",
         "",
@@ -26,6 +29,15 @@ def page() -> str:
         lines += ["", f"## {FAMILIES[family]}"]
         for rule in rules:
             lines += ["", *_rule(rule)]
+    lines += [
+        "",
+        f"## {FAMILIES['W']}",
+        "",
+        "What `titan monitor` says of a run, worst first. Of the changes that a fix names, it offers the first that "
+        "the run's own config, its rules and its plan let through, with what it gains by plan.",
+    ]
+    for alert in sorted(ALERTS, key=lambda alert: alert.id):
+        lines += ["", *_alert(alert)]
     return text(lines)
 
 
@@ -42,3 +54,10 @@ def _rule(rule: Rule) -> list[str]:
     if rule.stacks != EVERY_STACK:
         notes.append(f"Holds in {', '.join(rule.stacks)}.")
     return [*lines, *(["", " ".join(notes)] if notes else [])]
+
+
+def _alert(alert: Alert) -> list[str]:
+    finding = Finding(rule=alert.id, severity=alert.severity, key=alert.key, message=form(alert.message), fix="")
+    fixes = [f"  {'fix' if place == 0 else ' or'}: {fix}" for place, fix in enumerate(fixes_of(alert))]
+    lines = [f"### {alert.id}", "", "```", *str(finding).splitlines(), *fixes, "```", ""]
+    return [*lines, f"Why: {prose(alert.why)}."]
