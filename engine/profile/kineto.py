@@ -24,8 +24,8 @@ from engine.profile.spans import Span, union, without
 
 # Its notes on every start and stop go to stderr, where people read.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-# CUPTI that stays attached between recordings makes every launch dearer: a run bound by its launches took 15 to 30 % longer
-# on one H200 with torch 2.11 (0.12 to 0.14 s a step instead of 0.10), and 2 % when it is taken down.
+# CUPTI that stays attached between recordings makes every launch dearer: a run bound by its launches took 15 to 30 %
+# longer on one H200 with torch 2.11 (0.12 to 0.14 s a step instead of 0.10), and 2 % when it is taken down.
 os.environ.setdefault("TEARDOWN_CUPTI", "1")
 
 _SYMMETRIC = ("wait_signal", "put_signal", "barrier_kernel", "multimem", "one_shot_all_reduce", "two_shot_all_reduce")
