@@ -381,9 +381,11 @@ class Metrics(Section):
     breakdown_freq: Whole = 50
     """Steps between profiles of one step for its breakdown; fewer where they would cost 1 % of the time; 0: none."""
     enable_tensorboard: bool = False
-    """Write the events to TensorBoard too."""
+    """Write the events to TensorBoard too, in `tensorboard` of the run folder; needs the package tensorboard."""
     enable_wandb: bool = False
-    """Write the events to Weights & Biases too."""
+    """Write the events to Weights & Biases too (project WANDB_PROJECT, or titan); needs the package wandb."""
+    prometheus_file: str | None = None
+    """File for Prometheus' node exporter, anew at each report: rank 0's, or one a rank with `rank` in braces in it."""
 
 
 class Profiling(Section):

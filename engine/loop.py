@@ -37,6 +37,7 @@ from engine.pulse import Pulse
 from engine.recorder import Recorder, failure_of
 from engine.report import gpu_of, versions
 from engine.saving import CheckpointSaver
+from engine.sinks import sinks_of
 from engine.starting import Beginning, agree, go_back, load_into
 from engine.stop import Stop, listening
 from engine.training import Outcome, Training
@@ -56,11 +57,11 @@ def fit(config: Config, plan: Plan, *, run: Path | None = None, source: Source |
     joined = dist.is_initialized()
     rank = dist.get_rank() if joined else int(os.environ.get("RANK", "0"))
     log = EventLog(run, rank) if run is not None else None
-    recorder = Recorder(log)
+    recorder = Recorder(log, sinks_of(config, plan, run=run, rank=rank))
     pulse = pulse_of(config, rank=rank, world_size=plan.world_size)
-    watched = nullcontext() if joined else pulse.beating(recorder.end_failed)
+    watched = nullcontext() if joined else pulse.beating(recorder.leave_failed)
     try:
-        with listening() as stop, watched:
+        with listening() as stop, recorder.sinks_open(), watched:
             try:
                 around = Around(run=run, device=device, recorder=recorder, stop=stop, pulse=pulse)
                 group = process_group(

@@ -1,33 +1,45 @@
 """What a rank writes of its run, and in which order: events, and the phases they stand in.
 
-Knows the event file of a rank and how a failure is told. Does not know what happens in a phase (loop.py).
+Knows the event file of a rank, that sinks get what is written there, and how a failure is told. Does not know what
+happens in a phase (loop.py), nor what a sink makes of an event (sinks/).
 """
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from engine.checkpoint.agreed import FailedOnRank
+from engine.errors import EXIT_OK
 from engine.events import EventLog, Kind
 from engine.first_failure import FirstFailure, PeerFailed, failure_here
+from engine.sinks.feed import Feed, Sink
 from engine.status import NonFiniteStep
+
+# What sinks may take to end with their run: one that is complete waits for the network, one that failed for nobody.
+_SINKS_END_WITHIN_S, _SINKS_LEAVE_WITHIN_S = 30.0, 2.0
 
 
 class Recorder:
-    """Writes events of this rank, into the run folder if there is one, and keeps the steps.
+    """Writes events of this rank, into the run folder if there is one and to sinks, and keeps the steps.
 
     Threads may share it; only the main one has phases and steps.
     """
 
-    def __init__(self, log: EventLog | None) -> None:
+    def __init__(self, log: EventLog | None, sinks: Sequence[Sink] = ()) -> None:
         self._log = log
+        self._feeds = tuple(Feed(sink, say=self._say) for sink in sinks)
         self._phase: str | None = None
         self._began_s = 0.0
         self.steps: list[dict[str, Any]] = []
         self._has_ended, self._ending = False, threading.Lock()
+        self._sinks_end_within_s = _SINKS_LEAVE_WITHIN_S
 
     @property
     def phase(self) -> str | None:
@@ -35,11 +47,35 @@ class Recorder:
         return self._phase
 
     def write(self, kind: Kind, **fields: Any) -> None:
-        """One event."""
+        """One event; OSError where the disk does not take it."""
         if kind == "step":
             self.steps.append(fields)
         if self._log is not None:
             self._log.write(kind, **fields)
+        for feed in self._feeds:
+            feed.put({"time": time.time(), "kind": kind, **fields})
+
+    @contextmanager
+    def sinks_open(self) -> Iterator[None]:
+        """At its end sinks get a while to take in what they have not yet."""
+        try:
+            yield
+        finally:
+            self._close_sinks()
+
+    def _close_sinks(self) -> None:
+        until_s = time.monotonic() + self._sinks_end_within_s
+        for feed in self._feeds:
+            feed.close(max(0.0, until_s - time.monotonic()))
+
+    def _say(self, message: str) -> None:
+        """Tells of a sink: as a warning, or once the run has ended in the log of the rank alone."""
+        # Neither a full disk nor a closed stream is a sink's to tell of.
+        with contextlib.suppress(OSError, ValueError):
+            if self._has_ended:
+                print(message, file=sys.stderr, flush=True)
+            else:
+                self.write("warning", message=message)
 
     def begin(self, phase: str) -> None:
         """Ends the phase that is going on, if any, and begins another. A run that fails leaves its phase open."""
@@ -56,14 +92,25 @@ class Recorder:
     def end_run(self, **fields: Any) -> None:
         """The last event, `run_ended`; only the first one counts, whichever thread it comes from."""
         with self._ending:
-            if not self._has_ended:
-                self._has_ended = True
-                self.write("run_ended", **fields)
+            if self._has_ended:
+                return
+            for feed in self._feeds:
+                if feed.left_out:
+                    self._say(feed.left_out)
+            self._has_ended = True
+            if fields["exit_code"] == EXIT_OK:
+                self._sinks_end_within_s = _SINKS_END_WITHIN_S
+            self.write("run_ended", **fields)
 
     def end_failed(self, first: FirstFailure, **more: Any) -> None:
         """The last event of a run that failed; `more` are fields beside the contract's."""
         reason = f"{first.type}: {first.message}"
         self.end_run(reason=reason, exit_code=first.exit_code, first_failure=first.fields(), **more)
+
+    def leave_failed(self, first: FirstFailure) -> None:
+        """The same where the process is ended from another thread right after it."""
+        self.end_failed(first)
+        self._close_sinks()
 
 
 def failure_of(failure: BaseException, rank: int) -> FirstFailure:

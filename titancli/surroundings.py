@@ -1,4 +1,4 @@
-"""What is on this machine of what a config names: its data, the checkpoint it begins with, room for those it writes.
+"""What is on this machine of what a config names: data, packages, the checkpoint it begins with, room for its own.
 
 Knows which of them a config asks for. Does not know how they are looked at (corpus, resume, disk), nor whether the run
 starts on this machine: what is not here is a warning.
@@ -56,8 +56,10 @@ def look_around(
 ) -> tuple[Report, Here]:
     """The report with what this machine says to the config, and what was found; `free_bytes` of a folder's disk."""
     from titancli.corpus import look_at_data
+    from titancli.packages import look_for_packages
 
     findings, data = look_at_data(loaded, checked.plan)
+    findings += look_for_packages(loaded, starts_here=False)
     start: Start | None = None
     disk: Disk | None = None
     checkpoint = loaded.config.checkpoint

@@ -32,8 +32,9 @@ LAUNCH: tuple[Feature, ...] = (
         for name in ("kind", "image", "namespace", "volumes")
     ),
     Feature(key="metrics.breakdown_freq"),
-    Feature(key="metrics.enable_tensorboard", built=False),
-    Feature(key="metrics.enable_wandb", built=False),
+    Feature(key="metrics.enable_tensorboard", note=lambda f: f"tensorboard --logdir {f.config.job.dump_folder}"),
+    Feature(key="metrics.enable_wandb"),
+    Feature(key="metrics.prometheus_file"),
     Feature(key="profiling.enable_profiling", built=False),
     *under("profiling.enable_profiling", "profile_freq"),
     Feature(key="debug.deterministic"),

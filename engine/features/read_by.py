@@ -85,9 +85,12 @@ READ_BY: dict[str, str] = {
             "training.steps",
             "training.max_norm",
             "metrics.log_freq",
-            "metrics.breakdown_freq",
             "comm.train_timeout_seconds",
         ),
+        "engine/sinks/__init__.py": tuple(
+            f"metrics.{name}" for name in ("enable_tensorboard", "enable_wandb", "prometheus_file")
+        ),
+        "engine/profile/due.py": ("metrics.breakdown_freq",),
         "engine/checkpoint/beginning.py": tuple(
             f"checkpoint.{name}" for name in ("enable", "folder", "load_step", "initial_load_path")
         ),

@@ -28,6 +28,7 @@ from engine.rules.optimization import OPTIMIZATION_RULES
 from engine.rules.pipeline import PIPELINE_RULES
 from engine.rules.precision import PRECISION_RULES
 from engine.rules.row import Rule
+from engine.rules.sinks import SINK_RULES
 from engine.rules.training import TRAINING_RULES
 from engine.rules.watch import watched
 from engine.rules.ways import Fit, fit_of
@@ -46,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     *HARDWARE_RULES,
     *CLUSTER_RULES,
     *JOB_RULES,
+    *SINK_RULES,
     *FIT_RULES,
 )
 

@@ -33,7 +33,7 @@ KEYS = {
     "launch.slurm": "partition account time qos extra",
     "launch.kubernetes": "kind image namespace volumes",
     "validation": "enable dataset dataset_path freq steps",
-    "metrics": "log_freq enable_tensorboard enable_wandb",
+    "metrics": "log_freq breakdown_freq enable_tensorboard enable_wandb prometheus_file",
     "profiling": "enable_profiling profile_freq",
     "comm": "init_timeout_seconds train_timeout_seconds",
     "debug": "seed deterministic",

@@ -99,10 +99,15 @@ def _judge(loaded: Loaded, machine: Machine, options: Options, meeting: Meeting 
     from engine.rules import check
     from titancli.launch.here import compare
     from titancli.launch.obstacles import node_here, obstacles
+    from titancli.packages import look_for_packages
 
     checked = check(loaded)
-    if checked.exit_code == EXIT_CONFIG or loaded.config.launch.scheduler != "local":
+    if checked.exit_code == EXIT_CONFIG:
         return checked
+    if loaded.config.launch.scheduler != "local":
+        # Jobs of Slurm run this Python; what is in a container's image cannot be seen from here.
+        slurm = loaded.config.launch.scheduler == "slurm"
+        return checked.joined(look_for_packages(loaded, starts_here=False)) if slurm else checked
     if any(finding.rule == "H701" for finding in checked.findings):
         return checked
     # Flags that name a node tell of several, whatever else is wrong with them.
@@ -111,8 +116,10 @@ def _judge(loaded: Loaded, machine: Machine, options: Options, meeting: Meeting 
         checked = check(loaded, cluster=here.cluster)
     found = list(here.findings)
     if checked.plan is not None:
-        node = node_here(machine, loaded.config.job.dump_folder, 0 if meeting is None else meeting.rank)
-        found += obstacles(loaded, checked.plan, node)
+        number = 0 if meeting is None else meeting.rank
+        found += obstacles(loaded, checked.plan, node_here(machine, loaded.config.job.dump_folder, number))
+        # Rank 0 alone feeds them.
+        found += look_for_packages(loaded, starts_here=True) if number == 0 else []
     return replace(checked, findings=(*found, *checked.findings))
 
 

@@ -29,8 +29,6 @@ OTHER: dict[str, Any] = {
     "validation.dataset_path": "there",
     "validation.freq": 5,
     "validation.steps": 5,
-    "metrics.enable_tensorboard": True,
-    "metrics.enable_wandb": True,
     "profiling.enable_profiling": True,
     "profiling.profile_freq": 5,
 }

@@ -71,7 +71,7 @@ VARIABLE = Origin("environment", name="TITAN_X__Y")
         (
             "metrics.zzz",
             "unknown key zzz in [metrics]",
-            "remove it; [metrics] has log_freq, enable_tensorboard, enable_wandb",
+            "remove it; [metrics] has log_freq, breakdown_freq, enable_tensorboard, enable_wandb, prometheus_file",
         ),
         (
             "data.mixture.a",

@@ -76,7 +76,7 @@ def test_every_rule_has_a_row() -> None:
 
 def test_rule_ids_are_unique_and_say_their_family() -> None:
     assert len(BY_ID) == len(RULES)
-    families = {"P": "1", "T": "2", "Q": "3", "L": "4", "M": "5", "D": "6", "H": "7", "C": "8", "J": "9"}
+    families = {"E": "0", "P": "1", "T": "2", "Q": "3", "L": "4", "M": "5", "D": "6", "H": "7", "C": "8", "J": "9"}
     assert [rule.id for rule in RULES if families[rule.id[0]] != rule.id[1] or len(rule.id) != 4] == []
 
 
