@@ -131,7 +131,9 @@ def _fix(alert: Alert, case: Case, offer: Offer | None) -> str:
     fix = alert.fix.format_map(case.words)
     if offer is None:
         return fix
-    is_enough = case.is_planned or offer.faster_pct is None or offer.faster_pct >= case.lost_pct / 2
+    is_enough = (
+        not case.lost_pct or case.is_planned or offer.faster_pct is None or offer.faster_pct >= case.lost_pct / 2
+    )
     return offer.words if is_enough else f"{offer.words}; if that is not enough, {fix}"
 
 

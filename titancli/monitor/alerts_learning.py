@@ -13,8 +13,8 @@ from titancli.monitor.advice import Advice, Edit
 from titancli.monitor.alert import Alert, Case, Look, Way
 from titancli.monitor.run_state import Report
 
-# What is usual is known from so many reports, and what is out of it stays on the screen for a few.
-_LEAST_REPORTS, _USUAL_REPORTS, _NEW_REPORTS = 10, 20, 5
+# What is usual is what the last few reports said, for a loss falls; what is out of it stays on the screen for a while.
+_USUAL_REPORTS, _NEW_REPORTS = 10, 5
 # Of normal deviates one in half a billion lies six of them off; losses of small batches vary by a few percent.
 _DEVIATIONS, _DEVIATION = 6.0, 1.4826
 _LEAST_RISE = 0.05
@@ -35,9 +35,9 @@ def _jumped(figure: Callable[[Report], float | None], least: float) -> Callable[
     def cases(look: Look) -> Iterator[Case]:
         told = [(report.step, value) for report in look.seen.reports if (value := figure(report)) is not None]
         found: tuple[float, int, float, float] | None = None
-        for place in range(max(_LEAST_REPORTS, len(told) - _NEW_REPORTS), len(told)):
+        for place in range(max(_USUAL_REPORTS, len(told) - _NEW_REPORTS), len(told)):
             step, value = told[place]
-            before = [each for _, each in told[max(0, place - _USUAL_REPORTS) : place]]
+            before = [each for _, each in told[place - _USUAL_REPORTS : place]]
             usual = statistics.median(before)
             spread = _DEVIATION * statistics.median(abs(each - usual) for each in before)
             rise = value - usual

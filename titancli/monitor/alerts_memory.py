@@ -70,7 +70,7 @@ def _asked_again(look: Look) -> Iterator[Case]:
         if rank.retried_time is not None and newest - rank.retried_time < patience_s
     }
     if again:
-        words = {"ranks": f"rank {figures.ranges(tuple(sorted(again)))}", "times": f"{max(again.values()):,} times"}
+        words = {"ranks": _ranks(sorted(again), "has", "have"), "times": f"{max(again.values()):,} times"}
         yield Case(words=words)
 
 
@@ -128,7 +128,7 @@ MEMORY_ALERTS = (
         id="W211",
         key="activation_checkpoint.mode",
         cases=_asked_again,
-        message="the allocator of {ranks} has had to give memory back and ask again, {times} so far",
+        message="{ranks} had to give memory back to the driver and ask again, {times} so far",
         fix='recompute more (activation_checkpoint.mode = "full") or take a smaller training.local_batch_size',
         ways=_SMALLER,
         why="each time the GPU stands still until all that was freed is given back to the driver and taken again",

@@ -17,8 +17,8 @@ _METERS = {
     "pcie_pct": "PCIe",
     "power_w": "power",
 }
-# What the hardware or the driver does not have, nobody can switch on.
-_FOR_GOOD = ("not supported", "peak not known")
+# What somebody can do something about, in the words of engine.nvml; what hardware does not have, nobody can switch on.
+_CAN_BE_MENDED = ("permission", "NVML missing", "no driver", "driver and NVML differ", "driver timeout")
 
 
 def _missing(look: Look) -> Iterator[Case]:
@@ -29,7 +29,7 @@ def _missing(look: Look) -> Iterator[Case]:
         if len(reasons) == 1:
             by_reason.setdefault(reasons.pop(), []).append(name)
     for reason, names in by_reason.items():
-        if reason and not reason.startswith(_FOR_GOOD):
+        if reason.startswith(_CAN_BE_MENDED):
             yield Case(words={"meters": ", ".join(names), "reason": reason})
 
 

@@ -40,8 +40,8 @@ class Layout(NamedTuple):
         return cls(*known) if len(known) == len(AXES) else cls()
 
     def stage(self, rank: int) -> int:
-        """The pipeline rank of a rank."""
-        return rank // (self.dp_replicate * self.dp_shard * self.cp * self.tp)
+        """The pipeline rank of a rank; the last one of a rank that no mesh has."""
+        return min(self.pp - 1, rank // (self.dp_replicate * self.dp_shard * self.cp * self.tp))
 
     def group(self, rank: int, axis: str) -> tuple[int, ...]:
         """What ranks that communicate over an axis have alike. Weights are sharded over context ranks too."""

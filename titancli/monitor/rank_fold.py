@@ -25,7 +25,7 @@ def update_rank(rank: Rank, event: Event, *, first_step: int) -> Rank:
         changes |= {"reason_ended": None, "exit_code": None, "failure": None}  # it was resumed
     match kind:
         case "phase" if event.get("name") == "build" and event.get("state") == "begin":
-            changes["began"] = time
+            changes |= {"began": time, "data_share": None}
         case "run_started":
             return _started(rank, event, changes)
         case "memory":
