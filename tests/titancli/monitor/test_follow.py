@@ -125,7 +125,12 @@ def test_run_without_a_word_is_starting_while_its_launcher_lives(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("host", "pid", "state"), [(HERE, os.getpid(), "running"), (HERE, NOBODY, "dead"), ("far", NOBODY, "running")]
+    ("host", "pid", "state"),
+    [
+        pytest.param(HERE, os.getpid(), "running", id="here and there"),
+        pytest.param(HERE, NOBODY, "dead", id="here and gone"),
+        pytest.param("far", NOBODY, "running", id="elsewhere"),
+    ],
 )
 def test_run_whose_processes_are_gone_is_dead_but_only_their_host_can_tell(
     tmp_path: Path, host: str, pid: int, state: str
