@@ -248,6 +248,45 @@ def logs(
 
 
 @app.command(cls=Command)
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN RUN...", help="Run folders or their names; the first one is the reference."),
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="WHAT", help="Draw losses only against steps, tokens or time."),
+    ] = None,
+    smooth: Annotated[
+        str | None,
+        typer.Option("--smooth", metavar="W", help="Draw a mean that weighs what came before by W, such as 0.9."),
+    ] = None,
+    tolerance: Annotated[
+        str | None,
+        typer.Option(
+            "--tolerance",
+            metavar="X",
+            help="Test: exit 1 where a loss is further from the first run's than X of it, such as 0.01.",
+        ),
+    ] = None,
+    png: Annotated[
+        str | None, typer.Option("--png", metavar="FILE", help="Draw the curves into a picture; .svg and .pdf too.")
+    ] = None,
+    csv: Annotated[
+        str | None, typer.Option("--csv", metavar="FILE", help="Write all logged steps of all runs as a table.")
+    ] = None,
+    force: _Force = False,
+    json: _Json = False,
+    dump_folder: _DumpFolder = "runs",
+) -> int:
+    """Compare runs: loss, speed and memory, as table and curves."""
+    from titancli.compare import Wanted, compare
+
+    wanted = Wanted(against=against, smooth=smooth, tolerance=tolerance, png=png, csv=csv, force=force, as_json=json)
+    return compare(runs, wanted, dump_folder=dump_folder)
+
+
+@app.command(cls=Command)
 def presets(json: _Json = False) -> int:
     """List the presets: model, GPUs, layout and figures."""
     from titancli.presets import presets

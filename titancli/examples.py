@@ -62,6 +62,14 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("titan logs first --rank 1 --follow", "What rank 1 prints, until the run ends."),
         Example("titan logs first --attempt 1", "Of a run that was started again: what it printed before."),
     ),
+    "compare": (
+        Example(
+            "titan compare first second", "Table and curves of two runs; the first is what the other is held against."
+        ),
+        Example("titan compare first second third --against time --smooth 0.9", "Only losses over time, smoothed."),
+        Example("titan compare first second --png curves.png", "The curves as a picture too."),
+        Example("titan compare first second --tolerance 0.01", "A test: exit 1 where a loss is more than 1 % off."),
+    ),
     "presets": (
         Example("titan presets", "Every preset with what is predicted of it."),
         Example("titan presets --json", "The same for a script."),

@@ -21,6 +21,7 @@ FAMILIES = {
     "P": "Parallelism: mesh, pieces and pipeline",
     "Q": "Precision, and what is compiled",
     "R": "Runs: their folders, their start and their resumption",
+    "R40": "Runs that are compared",
     "S": "How a config is written",
     "T": "Batches and recomputation",
     "U": "The command line",

@@ -29,7 +29,7 @@ def offers(words: list[str], begun: str) -> list[Offer]:
     command = next((each for each in before if each in _commands()), None)
     values: Iterable[Offer] = ()
     if flag and _takes(command, flag):
-        values = _values(flag)
+        values = _values(flag, command)
         if not (_is_boolean(flag) and "=" not in words and begun == word):
             joined = f"{flag}=" if begun != word and begun != "=" else ""
             return [Offer(joined + each.value, each.help) for each in values if each.value.startswith(word)]
@@ -113,7 +113,7 @@ def _keys(word: str) -> Iterator[Offer]:
         yield from (Offer(section) for section in meant)
 
 
-def _values(flag: str) -> Iterator[Offer]:
+def _values(flag: str, command: str | None = None) -> Iterator[Offer]:
     """What a flag can be given; nothing where that is a number, a text or a file."""
     key = flag[2:] if "." in flag else _SHORT.get(flag, "")
     if key:
@@ -121,7 +121,7 @@ def _values(flag: str) -> Iterator[Offer]:
 
         yield from map(Offer, (*_choices(field_types()[key].annotation), *_ALSO.get(key, _no_names)()))
     else:
-        yield from _FLAG_VALUES.get(flag, _no_offers)()
+        yield from _FLAG_VALUES.get(f"{command} {flag}", _FLAG_VALUES.get(flag, _no_offers))()
 
 
 def _choices(annotation: Any) -> Iterator[str]:
@@ -172,6 +172,12 @@ def _stacks() -> Iterator[Offer]:
     yield from map(Offer, STACKS)
 
 
+def _axes() -> Iterator[Offer]:
+    from titancli.compare.curve import Along
+
+    yield from map(Offer, get_args(Along))
+
+
 def _runs() -> Iterator[Offer]:
     yield from _runs_in("runs")
 
@@ -204,6 +210,7 @@ _FLAG_VALUES: dict[str, Callable[[], Iterable[Offer]]] = {
     "--goal": _goals,
     "--stack": _stacks,
     "--name": _runs,
+    "compare --against": _axes,
 }
 
 
@@ -239,6 +246,11 @@ def _known_runs(words: list[str], _: str) -> Iterator[Offer]:
     yield from _runs_in(folder[0] if folder else "runs")
 
 
+def _other_runs(words: list[str], begun: str) -> Iterator[Offer]:
+    """Runs that are not named yet."""
+    return (each for each in _known_runs(words, begun) if each.value not in words)
+
+
 def _nothing(_: list[str], __: str) -> Iterator[Offer]:
     yield from ()
 
@@ -248,4 +260,5 @@ _WORDS: dict[str, Callable[[list[str], str], Iterable[Offer]]] = {
     "completion": _shells,
     "monitor": _known_runs,
     "logs": _known_runs,
+    "compare": _other_runs,
 }

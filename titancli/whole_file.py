@@ -55,19 +55,20 @@ def check_target(path: str, *, force: bool) -> None:
         raise _cannot(path, "permission denied", "choose a folder that you may write to")
 
 
-def write_file(path: str, text: str, *, force: bool) -> Written:
-    """Puts a text in place; TitanError U124 where a file is and `force` is not given, U125 where it cannot be written.
+def write_file(path: str, content: str | bytes, *, force: bool) -> Written:
+    """Puts a text or a picture in place; TitanError U124 where a file is and `force` is not given, U125 where it cannot be written.
 
-    With `force`, another text that was there is kept beside it as `FILE.old`, `FILE.old.2`, ... A link stays one.
+    With `force`, another content that was there is kept beside it as `FILE.old`, `FILE.old.2`, ... A link stays one.
     """
     check_target(path, force=force)
+    raw = content.encode() if isinstance(content, str) else content
     try:
         if takes_a_stream(path):
-            with open(path, "w", encoding="utf-8") as stream:
-                stream.write(text)
+            with open(path, "wb") as stream:
+                stream.write(raw)
             return Written(path=path)
-        with _beside(os.path.realpath(path), text.encode()) as ready:
-            return Written(path=path, kept=_placed(ready, path, text.encode(), force=force))
+        with _beside(os.path.realpath(path), raw) as ready:
+            return Written(path=path, kept=_placed(ready, path, raw, force=force))
     except FileExistsError:
         raise TitanError(report.error("U124", f"{path} is there already", "give --force to replace it")) from None
     except (OSError, ValueError) as trouble:

@@ -93,3 +93,11 @@ def test_runs_are_offered_from_where_they_are_kept(tmp_path: Path, monkeypatch: 
     assert values("logs", "") == ["first"]
     assert values("monitor", "--dump-folder", "kept", "s") == ["second"]
     assert values("launch", "--name", "") == ["first"]
+
+
+def test_runs_to_compare_are_offered_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("first", "second"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    assert values("compare", "first", "") == ["second"]
+    assert values("compare", "first", "--against", "t") == ["tokens", "time"]

@@ -42,6 +42,10 @@ _ENDS: dict[str, dict[int, str]] = {
     },
     "monitor": {EXIT_OK: "the run has ended, or one frame is printed", EXIT_INTERRUPTED: "Ctrl-C"},
     "logs": {EXIT_OK: "all is printed", EXIT_INTERRUPTED: "Ctrl-C"},
+    "compare": {
+        EXIT_OK: "they are compared; with `--tolerance`, every run is within it",
+        EXIT_RUN_FAILED: "with `--tolerance`: a loss is too far off or is not there, or a run has not come to its end",
+    },
     "presets": {EXIT_OK: "all are listed"},
     "doctor": {
         EXIT_OK: "this machine can do the work",
