@@ -56,7 +56,7 @@ def check_target(path: str, *, force: bool) -> None:
 
 
 def write_file(path: str, content: str | bytes, *, force: bool) -> Written:
-    """Puts a text or a picture in place; TitanError U124 where a file is and `force` is not given, U125 where none can be.
+    """Puts a text or a picture in place; TitanError U124 where a file is and `force` is not given, U125 where none can.
 
     With `force`, another content that was there is kept beside it as `FILE.old`, `FILE.old.2`, ... A link stays one.
     """
