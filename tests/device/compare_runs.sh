@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # The runs that README compares on one H200, one after the other: how a step is run (eager, compiled, compiled in float8)
 # of eight layers of the 8B shape, then precisions (bfloat16, float8 by tensor and by row, MXFP8 emulated) of a small model.
-# Of each, what `titan compare` reads is kept under OUT. PY is the Python to use.
+# What `titan compare` reads of them is kept in OUT/runs.tar.gz, from run to run. PY is the Python to use.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH="${here%/tests/device}${PYTHONPATH:+:$PYTHONPATH}"
 PY=${PY:-python}
 OUT=${OUT:?the folder that keeps the runs}
+kept=()
 work=$(mktemp -d)
 cd "$work" || exit 1
+# All keys are given as flags.
+: >run.toml
 titan() { "$PY" -m titancli "$@"; }
 float8=quantize.dense.float8
 
@@ -17,10 +20,10 @@ run() {
   shift
   printf '\n=== %s\n' "$name"
   SECONDS=0
-  titan launch --name "$name" --cluster.gpu auto --cluster.gpus_per_node 1 --data.tokenizer bytes "$@"
+  titan launch run.toml --name "$name" --cluster.gpu auto --cluster.gpus_per_node 1 --data.tokenizer bytes "$@"
   echo "exit $? after $SECONDS s"
-  mkdir -p "$OUT/$name"
-  cp -r "runs/$name/config.toml" "runs/$name/plan.json" "runs/$name/events" "$OUT/$name/"
+  kept+=("$name/config.toml" "$name/plan.json" "$name/events")
+  tar -czf "$OUT/runs.tar.gz" -C runs "${kept[@]}"
 }
 
 deep=(--model.flavor 8B --model.shape.n_layers 8 --training.seq_len 8192 --training.local_batch_size 1
@@ -41,7 +44,7 @@ run precision-mxfp8 "${small[@]}" --quantize.dense.mx.enable --quantize.dense.mx
 
 for of in fsdp precision; do
   printf '\n=== titan compare: %s\n' "$of"
-  (cd "$OUT" && titan compare "$of"-*)
+  titan compare runs/"$of"-*
   echo "exit $?"
 done
 rm -rf "$work"
