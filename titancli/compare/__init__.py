@@ -127,14 +127,11 @@ def _write_files(compared: Beside, wanted: Wanted, along: Sequence[Along], weigh
         write_file(wanted.png, draw(wanted.png, curves, along), force=wanted.force)
 
 
-def _title(compared: Beside, along: Along, weight: float, width: int) -> str:
-    """What is drawn, and the names of the runs where there is room for them."""
+def _title(compared: Beside, along: Along, weight: float) -> str:
     title = f"loss against {along}"
     if along == "steps" and compared.tokens_a_step is not None:
         title += f" of {compared.tokens_a_step:,.0f} tokens"
-    title += f", smoothed by {weight:g}" if weight else ""
-    names = ", ".join(f"{row.mark} {row.short}" for row in compared.begun)
-    return f"{title}: {report.printable(names)}" if len(title) + len(names) + 2 <= width else title
+    return title + (f", smoothed by {weight:g}" if weight else "")
 
 
 def _say(compared: Beside, along: Sequence[Along], weight: float) -> None:
@@ -153,7 +150,9 @@ def drawings(
     compared: Beside, along: Sequence[Along], weight: float, *, width: int, height: int, pen: Pen
 ) -> list[str]:
     """The curves of all runs along each axis, each drawing after an empty line; nothing where no run has a loss."""
+    names = ", ".join(f"{row.mark} {report.printable(row.short)}" for row in compared.begun)
     lines: list[str] = []
+    is_told = True
     for each in along:
         curves = [
             Line(
@@ -163,10 +162,12 @@ def drawings(
             )
             for row in compared.begun
         ]
-        title = _title(compared, each, weight, width)
+        title = _title(compared, each, weight)
+        is_told = len(title) + len(names) + 2 <= width
+        title += f": {names}" if is_told else ""
         drawn = drawing(curves, each, title=title, width=width, height=height, pen=pen)
         lines += ["", *drawn] if drawn else []
         missing = [row for row in compared.begun if row.curve.points("steps") and not row.curve.points(each)]
         if missing:
             lines.append(f"  not known of {compared.marks_of(missing)}: its events do not say it")
-    return lines
+    return lines if is_told or not lines else [*lines, *report.wrapped(f"  {names}", width, indent=2)]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 
 from engine.errors import TitanError
+from engine.extras import is_here
 from titancli import report
 from titancli.compare.axis import along_scale, loss_scale
 from titancli.compare.curve import Along, Points
@@ -21,11 +21,7 @@ _LOOKS = ("-", "--", ":", "-.")
 _MOST_TICKS = 6
 
 
-def _is_here(package: str) -> bool:
-    return find_spec(package) is not None
-
-
-def check_picture(path: str, *, is_here: Callable[[str], bool] = _is_here) -> None:
+def check_picture(path: str, *, is_here: Callable[[str], bool] = is_here) -> None:
     """TitanError where no picture can come of a path: its suffix, or a library that is not installed."""
     suffix = os.path.splitext(path)[1].lower()
     if suffix not in SUFFIXES:
@@ -33,9 +29,8 @@ def check_picture(path: str, *, is_here: Callable[[str], bool] = _is_here) -> No
         raise TitanError(report.error("U171", message, f"end the name of the file with one of {', '.join(SUFFIXES)}"))
     if not is_here("matplotlib"):
         message = "pictures are drawn by matplotlib, which is not installed"
-        raise TitanError(
-            report.error("U172", message, "python -m pip install 'titan-train[plots]', or leave --png out")
-        )
+        fix = "python -m pip install matplotlib, or leave --png out"
+        raise TitanError(report.error("U172", message, fix))
 
 
 def draw(path: str, curves: Mapping[str, Mapping[Along, Points]], along: Sequence[Along]) -> bytes:

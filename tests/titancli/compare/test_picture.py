@@ -33,7 +33,7 @@ def test_other_kinds_of_files_are_refused(name: str) -> None:
 
 
 def test_library_that_is_missing_is_told_with_the_line_that_installs_it() -> None:
-    with pytest.raises(TitanError, match=r"U172.*\n.*python -m pip install 'titan-train\[plots\]'"):
+    with pytest.raises(TitanError, match=r"U172.*\n.*python -m pip install matplotlib"):
         check_picture("curves.png", is_here=lambda _: False)
 
 
