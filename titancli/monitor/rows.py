@@ -29,8 +29,7 @@ def rows_of(
     for number in _numbers(seen, plan):
         rank = seen.ranks.get(number, Rank(rank=number))
         row = _row(rank, planned_memory(plan, number), peaks, stage=layout.stage(number))
-        own_s, behind = diagnosis.own_s.get(number), diagnosis.behind_pct.get(number)
-        found.append(_live(row | {"own_s": own_s, "behind_pct": behind}, live.get(number)))
+        found.append(_live(row | {"behind_pct": diagnosis.behind_pct.get(number)}, live.get(number)))
     return tuple(found)
 
 
@@ -80,7 +79,7 @@ def _row(rank: Rank, memory: Mapping[str, Any], table: Mapping[str, object], *, 
         "cpu_pct": rank.cpu_pct,
         "reasons": why | {name: reasons[name] for name in _FIGURES if figures[name] is None and name in reasons},
         "stage": stage,
-        "own_s": None,
+        "own_s": None if profile is None else profile.own_s,
         "behind_pct": None,
         "profiled_step": None if profile is None else profile.step,
         "is_live": False,

@@ -150,7 +150,7 @@ def test_what_a_fix_sets_keeps_the_rules_and_does_something(id_: str) -> None:
         ("W203", ("exposed", "% by plan", "set parallelism.enable_async_tensor_parallel = true")),
         ("W204", ("FSDP's collectives", "never")),
         ("W205", ("context-parallel collectives",)),
-        ("W207", ("stage 2 takes", "8, 9, 9, 6 layers")),
+        ("W207", ("stage 2 works 24 % longer", "layers: 8, 9, 9, 6")),
         ("W208", ("rank 3 (node-000, GPU-", "16 % longer than that of the other 7 ranks")),
         ("W209", ("16 % longer than planned", "most of it is compute")),
         ("W210", ("ranks 0-7 use up to 92.0 GiB of 95.0 GiB",)),
