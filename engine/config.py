@@ -392,9 +392,9 @@ class Profiling(Section):
     """The torch profiler."""
 
     enable_profiling: bool = False
-    """Take a profile of one step every profile_freq steps."""
+    """Keep a trace of one step every profile_freq steps, of every rank: `profiles/*.json.gz` of the run folder."""
     profile_freq: Count = 100
-    """Steps between profiles."""
+    """Steps between traces that are kept; the first two steps of a launch have none."""
 
 
 class Comm(Section):

@@ -35,8 +35,11 @@ LAUNCH: tuple[Feature, ...] = (
     Feature(key="metrics.enable_tensorboard", note=lambda f: f"tensorboard --logdir {f.config.job.dump_folder}"),
     Feature(key="metrics.enable_wandb"),
     Feature(key="metrics.prometheus_file"),
-    Feature(key="profiling.enable_profiling", built=False),
-    *under("profiling.enable_profiling", "profile_freq"),
+    Feature(
+        key="profiling.enable_profiling",
+        note=lambda f: f"every {f.config.profiling.profile_freq} steps a trace in the run folder's profiles/",
+    ),
+    *under("profiling.enable_profiling", "profile_freq", built=True),
     Feature(key="debug.deterministic"),
     Feature(
         key="cluster.network_gbit_per_s_per_gpu",

@@ -90,7 +90,7 @@ READ_BY: dict[str, str] = {
         "engine/sinks/__init__.py": tuple(
             f"metrics.{name}" for name in ("enable_tensorboard", "enable_wandb", "prometheus_file")
         ),
-        "engine/profile/due.py": ("metrics.breakdown_freq",),
+        "engine/profile/due.py": ("metrics.breakdown_freq", "profiling.enable_profiling", "profiling.profile_freq"),
         "engine/checkpoint/beginning.py": tuple(
             f"checkpoint.{name}" for name in ("enable", "folder", "load_step", "initial_load_path")
         ),

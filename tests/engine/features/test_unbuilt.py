@@ -29,8 +29,6 @@ OTHER: dict[str, Any] = {
     "validation.dataset_path": "there",
     "validation.freq": 5,
     "validation.steps": 5,
-    "profiling.enable_profiling": True,
-    "profiling.profile_freq": 5,
 }
 WITH: dict[str, dict[str, Any]] = {
     "checkpoint.export_dtype": {"checkpoint.last_save_in_hf": True, "checkpoint.enable": True},
@@ -39,7 +37,6 @@ WITH: dict[str, dict[str, Any]] = {
 }
 SWITCHES = {
     "checkpoint": "checkpoint.enable",
-    "profiling": "profiling.enable_profiling",
 }
 
 
