@@ -22,8 +22,9 @@ from engine.first_failure import FirstFailure, PeerFailed, failure_here
 from engine.sinks.feed import Feed, Sink
 from engine.status import NonFiniteStep
 
-# What sinks may take to end with their run: one that is complete waits for the network, one that failed for nobody.
-_SINKS_END_WITHIN_S, _SINKS_LEAVE_WITHIN_S = 30.0, 2.0
+_SINKS_OPEN_AT = ("run_started", "run_ended")
+# What sinks may take to end with their run: one that is complete waits for the network, one that failed hardly.
+_SINKS_END_WITHIN_S, _SINKS_LEAVE_WITHIN_S = 10.0, 2.0
 
 
 class Recorder:
@@ -34,6 +35,8 @@ class Recorder:
 
     def __init__(self, log: EventLog | None, sinks: Sequence[Sink] = ()) -> None:
         self._log = log
+        # Sinks get events in the order in which they are written; one that is put in may itself be told of.
+        self._writing = threading.RLock()
         self._feeds = tuple(Feed(sink, say=self._say) for sink in sinks)
         self._phase: str | None = None
         self._began_s = 0.0
@@ -50,10 +53,14 @@ class Recorder:
         """One event; OSError where the disk does not take it."""
         if kind == "step":
             self.steps.append(fields)
-        if self._log is not None:
-            self._log.write(kind, **fields)
-        for feed in self._feeds:
-            feed.put({"time": time.time(), "kind": kind, **fields})
+        with self._writing:
+            if self._log is not None:
+                self._log.write(kind, **fields)
+            for feed in self._feeds:
+                feed.put({"time": time.time(), "kind": kind, **fields})
+        if kind in _SINKS_OPEN_AT:
+            for feed in self._feeds:
+                feed.begin()
 
     @contextmanager
     def sinks_open(self) -> Iterator[None]:

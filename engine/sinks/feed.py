@@ -12,7 +12,6 @@ from typing import Protocol
 from engine.events import Event
 
 _MOST_WAITING = 1000
-_OPENS_AT = ("run_started", "run_ended")
 
 
 class Sink(Protocol):
@@ -36,13 +35,13 @@ class Sink(Protocol):
         """No more events come."""
 
     def advice(self, failure: BaseException) -> str:
-        """What a person can do about a failure of it."""
+        """What a person can do about a failure of it; TimeoutError where it has not come to its end in time."""
 
 
 class Feed:
     """Hands events on to a sink; `say` tells a person, on any thread.
 
-    Its thread begins with the beginning of the run, once what it needs is imported.
+    Until `begin` is called events only wait; one that never begins opens no sink.
     """
 
     def __init__(self, sink: Sink, *, say: Callable[[str], None], most_waiting: int = _MOST_WAITING) -> None:
@@ -67,8 +66,6 @@ class Feed:
             is_first = self._left_out == 1 and not has_room
         if is_first:
             self._tell("does not keep up, and misses events")
-        if self._thread is None and event["kind"] in _OPENS_AT:
-            self._begin()
 
     @property
     def left_out(self) -> str:
@@ -88,9 +85,12 @@ class Feed:
             self._is_off = True
             count = len(self._waiting) + self._in_hand
             what = f"{count:,} event{'s' if count != 1 else ''}" if count else "the end of the run"
-            self._tell(f"has not taken in {what} within {within_s:.0f} s")
+            self._tell(f"has not taken in {what} within {within_s:.0f} s; {self.sink.advice(TimeoutError())}")
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Starts its thread, unless that runs; imports what the sink needs, in this one."""
+        if self._thread is not None or self._is_off:
+            return
         try:
             self.sink.load()
         except Exception as failure:  # noqa: BLE001 - told, and training goes on without it

@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.events import EVERY_EVENT, Event
 
-# They tell of a moment, and are written before the step of the same report.
+# They tell of the moment of a report.
 _WITHOUT_STEP = ("memory", "gpu")
 _NO_FIGURES = ("run_started", "phase", "warning", "run_ended")
 
@@ -37,21 +37,32 @@ def _flat(fields: Mapping[str, Any], prefix: str) -> dict[str, float]:
 
 
 class ByStep:
-    """Numbers beside the step that they are of: figures of a moment wait for the step that is told next."""
+    """Finds the step of numbers whose event names none.
+
+    A report writes what is true at its moment a little before its step or, where another thread reads it, a little
+    after: such figures are the newest step's unless it has some of their kind, and then the next one's.
+    """
 
     def __init__(self) -> None:
-        self._waiting: dict[str, float] = {}
+        self._waiting: dict[str, dict[str, float]] = {}
+        self._there: set[str] | None = None
         self.step = 0
 
     def take(self, event: Event) -> dict[str, float]:
         """The numbers that are to be told now, of `self.step`; none where the event has none or they wait."""
-        found = scalars_of(event)
-        if event["kind"] in _WITHOUT_STEP:
-            self._waiting |= found
-            return {}
+        found, kind = scalars_of(event), str(event["kind"])
+        if kind in _WITHOUT_STEP:
+            if self._there is None or kind in self._there:
+                self._waiting[kind] = found
+                return {}
+            self._there.add(kind)
+            return found
         if not found or not isinstance(event.get("step"), int):
             return {}
         self.step = event["step"]
-        if event["kind"] == "step":
-            found, self._waiting = {**self._waiting, **found}, {}
+        if kind == "step":
+            waiting, self._waiting = self._waiting, {}
+            self._there = set(waiting)
+            for more in waiting.values():
+                found = {**more, **found}
         return found

@@ -69,6 +69,8 @@ class WandbSink:
         """What to do about a failure."""
         if isinstance(failure, ImportError):
             return f"{WANDB.pip}, or set {self.key} to false"
+        if isinstance(failure, TimeoutError) and self._run is not None:
+            return f"wandb sync {self._folder}/wandb/latest-run sends what it has of it"
         offline = "with WANDB_MODE=offline it is kept in the run folder, and wandb sync sends it later"
         if type(failure).__name__ in ("UsageError", "AuthenticationError"):
             return f"run wandb login on the machine of rank 0, or set WANDB_API_KEY; {offline}"

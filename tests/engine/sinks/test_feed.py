@@ -53,11 +53,12 @@ def test_a_sink_gets_every_event_in_order_from_the_first_on(kept: Kept, told: To
     events = [told("phase", name="build"), started(), *(told("warning", message=str(n)) for n in range(50))]
     for event in events:
         feed.put(event)
+        feed.begin()
     feed.close(LONG_S)
     assert (kept.events, kept.is_closed, said, feed.left_out) == (events, True, [], "")
 
 
-def test_a_run_that_never_began_opens_no_sink(kept: Kept, told: Told) -> None:
+def test_a_feed_that_never_begins_opens_no_sink(kept: Kept, told: Told) -> None:
     feed = Feed(kept, say=print)
     feed.put(told("phase", name="build"))
     feed.close(LONG_S)
@@ -71,6 +72,7 @@ def test_a_sink_that_does_not_keep_up_misses_events_which_are_counted_and_told_o
     feed = Feed(kept, say=said.append, most_waiting=2)
     kept.may_go_on.clear()
     feed.put(started())
+    feed.begin()
     assert kept.is_at_it.wait(LONG_S)
     for number in range(5):
         feed.put(told("warning", message=str(number)))
@@ -108,6 +110,7 @@ def test_a_sink_that_fails_is_told_of_once_with_the_way_out_and_left_alone(at: s
     said: list[str] = []
     feed = Feed(Failing(at), say=said.append)
     feed.put(started())
+    feed.begin()
     feed.put(told("warning", message="more"))
     feed.close(LONG_S)
     feed.close(LONG_S)
@@ -120,7 +123,8 @@ def test_an_end_is_not_waited_for_longer_than_it_may_take(kept: Kept, told: Told
     feed = Feed(kept, say=said.append)
     kept.may_go_on.clear()
     feed.put(started())
+    feed.begin()
     assert kept.is_at_it.wait(LONG_S)
     feed.put(told("run_ended", exit_code=0))
     feed.close(0.01)
-    assert said == ["metrics.kept: A list has not taken in 2 events within 0 s"]
+    assert said == ["metrics.kept: A list has not taken in 2 events within 0 s; mend TimeoutError"]

@@ -30,11 +30,20 @@ def test_what_is_not_finite_is_no_number(stepped: Told) -> None:
     assert "loss" not in scalars_of(stepped(7, float("nan")))
 
 
-def test_figures_of_a_moment_are_those_of_the_step_that_is_told_next(told: Told, stepped: Told) -> None:
-    by_step = ByStep()
-    assert by_step.take(told("memory", ooms=0)) == {}
-    assert by_step.take(stepped(7, 2.5))["memory/ooms"] == 0
-    assert by_step.step == 7
+def test_figures_of_a_moment_are_of_the_step_of_their_report_whichever_is_told_first(told: Told, stepped: Told) -> None:
+    by_step, found = ByStep(), dict[int, dict[str, float]]()
+    reports = [
+        (told("memory", ooms=1), stepped(1, 2.5), told("gpu", sm_pct=1)),
+        (told("memory", ooms=2), told("gpu", sm_pct=2), stepped(2, 2.5)),
+        (told("gpu", sm_pct=3), told("memory", ooms=3), stepped(3, 2.5)),
+        (told("memory", ooms=4), stepped(4, 2.5), told("gpu", sm_pct=4)),
+    ]
+    for event in (event for report in reports for event in report):
+        numbers = by_step.take(event)
+        found.setdefault(by_step.step, {}).update(numbers)
+    assert {step: (each["memory/ooms"], each["gpu/sm_pct"]) for step, each in found.items() if step} == {
+        step: (step, step) for step in (1, 2, 3, 4)
+    }
 
 
 def test_a_checkpoint_has_its_own_step(told: Told) -> None:

@@ -97,10 +97,8 @@ def test_figures_are_logged_with_their_step(starts: list[list[Any]]) -> None:
 
 
 def test_step_is_the_x_of_every_curve(starts: list[list[Any]]) -> None:
-    assert [(each.name, each.glob_name, each.step_metric) for each in of_kind(starts[0], "metric")] == [
-        ("step", "", ""),
-        ("", "*", "step"),
-    ]
+    said = [(each.name, each.glob_name, each.step_metric) for each in of_kind(starts[0], "metric")]
+    assert said[:2] == [("step", "", ""), ("", "*", "step")]
 
 
 def test_a_resumed_run_goes_on_in_the_same_one_with_steps_done_anew(starts: list[list[Any]]) -> None:
