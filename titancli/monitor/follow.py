@@ -109,9 +109,11 @@ class Follower:
 
     def _new(self) -> Iterator[Event]:
         """What is new, one rank after another: never all of it at once, for ranks are many and files are long."""
-        for path in self._files():
+        files = self._files()
+        for path in files:
             # Only rank 0 tells how the run went, and hundreds of others have the same to say.
-            reader = Reader(path, self._offsets.get(path, 0), is_whole=path.name == event_file(self.run, 0).name)
+            is_first = path.name == event_file(self.run, 0).name
+            reader = Reader(path, self._offsets.get(path, 0), is_whole=is_first, of_files=len(files))
             with contextlib.suppress(OSError):
                 yield from reader
             self._offsets[path] = reader.offset

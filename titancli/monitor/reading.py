@@ -20,8 +20,8 @@ _HEAD_BYTES, _TAIL_BYTES = 64 << 10, 2 << 20
 # So many of the steps in between are enough for a curve of 120 points.
 _STEPS_BETWEEN = 1_000
 _OTHERS_HEAD_BYTES, _OTHERS_TAIL_BYTES = 4 << 10, 12 << 10
-# A profile every 50 reports of a kilobyte or two is found there, and the one before it.
-_MOST_BACK_BYTES = 256 << 10
+# The newest profiles may lie far back where steps are short: of few files more is searched than of many.
+_LEAST_BACK_BYTES, _MOST_BACK_BYTES, _BACK_BYTES_IN_ALL = 256 << 10, 4 << 20, 128 << 20
 _PROFILES = 2
 _KIND = b'"kind":"'
 _FREQUENT = (b'step"', b'memory"', b'gpu"')
@@ -35,10 +35,14 @@ class Reader:
     the file system reaches the caller; a file that is not there has no events.
     """
 
-    def __init__(self, path: Path, offset: int = 0, *, is_whole: bool) -> None:
-        """`is_whole`: all of it may count; else its ends are enough where it is seen for the first time."""
+    def __init__(self, path: Path, offset: int = 0, *, is_whole: bool, of_files: int = 1) -> None:
+        """`is_whole`: all of it may count; else its ends are enough where it is seen for the first time.
+
+        `of_files` are read in one go.
+        """
         self.path, self.offset = path, offset
         self._is_whole = is_whole
+        self._back_bytes = min(_MOST_BACK_BYTES, max(_LEAST_BACK_BYTES, _BACK_BYTES_IN_ALL // of_files))
 
     def __iter__(self) -> Iterator[Event]:
         try:
@@ -72,7 +76,7 @@ class Reader:
                 yield line
 
     def _thinned(self, file: BinaryIO, size: int) -> Iterator[Event]:
-        """Whatever is rare, all of both ends, and between them of what is frequent a step now and then."""
+        """Whatever is rare, all of both ends, and between them of what is frequent profiles and a step now and then."""
         begin, end = self.offset + _HEAD_BYTES, size - _TAIL_BYTES
         apart = max(1, (end - begin) // _STEPS_BETWEEN)
         next_step = begin
@@ -81,9 +85,10 @@ class Reader:
             if begin < at < end:
                 kind = line.find(_KIND) + len(_KIND)
                 if line.startswith(_FREQUENT, kind):
-                    if at < next_step or not line.startswith(_FREQUENT[0], kind):
+                    is_due = at >= next_step and line.startswith(_FREQUENT[0], kind)
+                    if not is_due and not _has_profile(line):
                         continue
-                    next_step = at + apart
+                    next_step = at + apart if is_due else next_step
                 else:
                     next_step = at  # the first step after a new beginning counts
             yield from _events([line])
@@ -94,7 +99,7 @@ class Reader:
         begin, lines = self._last_lines(file, size, _OTHERS_TAIL_BYTES)
         found = [line for line in lines if _has_profile(line)]
         if len(found) < _PROFILES:
-            _, before = self._last_lines(file, begin, _MOST_BACK_BYTES)
+            _, before = self._last_lines(file, begin, self._back_bytes)
             wanted = _PROFILES - len(found)
             yield from _events([line for line in before if _has_profile(line)][-wanted:])
         self.offset = begin + sum(len(line) + 1 for line in lines)

@@ -23,7 +23,8 @@ PLAN: dict[str, Any] = {
     ],
 }
 KEYS = ["time", "run", "state", "step", "steps", "loss", "grad_norm", "tokens_per_s_per_gpu", "mfu_pct", "eta_s"]
-RANK_KEYS = ["rank", "host", "gpu", "used_bytes", "capacity_bytes", "planned_bytes", "sm_pct", "link_pct"]
+MEMORY_KEYS = ["used_bytes", "capacity_bytes", "planned_bytes", "peak_bytes", "planned_reserved_bytes"]
+RANK_KEYS = ["rank", "host", "gpu", *MEMORY_KEYS, "sm_pct", "link_pct"]
 METER_KEYS = ["uuid", "tensor_pct", "dram_pct", "pcie_pct", "network_pct", "power_w", "cpu_pct", "reasons"]
 PACE_KEYS = ["stage", "own_s", "behind_pct", "profiled_step", "is_live"]
 

@@ -70,7 +70,7 @@ def test_lines_longer_than_a_piece_are_whole(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small")
 def test_long_file_is_thinned_in_its_middle_and_loses_nothing_rare(tmp_path: Path) -> None:
     begins = {"kind": "phase", "rank": 0, "name": "build", "state": "begin"}
-    events = [event for number in range(1, 201) for event in report(number)]
+    events = [event for number in range(1, 201) for event in report(number, profiled=number == 150)]
     again = [begins, *(event for number in range(101, 301) for event in report(number))]
     path = write(tmp_path / "a", *events, *again)
     reader = Reader(path, is_whole=True)
@@ -79,6 +79,7 @@ def test_long_file_is_thinned_in_its_middle_and_loses_nothing_rare(tmp_path: Pat
     assert reader.offset == path.stat().st_size
     assert len(found) < 200
     assert (steps[:3], steps[-3:]) == ([1, 2, 3], [298, 299, 300])
+    assert [event["step"] for event in found if (event.get("breakdown") or {}).get("profiled_s")] == [150]
     at = found.index(begins)
     assert next(event["step"] for event in found[at:] if event["kind"] == "step") == 101
     apart = [after - before for before, after in pairwise(steps) if after > before]
@@ -95,6 +96,13 @@ def test_of_another_rank_the_ends_and_the_newest_profiles_are_read(tmp_path: Pat
     assert (found[0], found[-1]["step"], reader.offset) == (started, 400, path.stat().st_size)
     assert [number for number in steps if 50 < number < 350] == [250, 300]
     assert len(found) < 100
+
+
+def test_of_many_files_less_is_searched_than_of_few(tmp_path: Path) -> None:
+    reports = [event for number in range(1, 1001) for event in report(number, profiled=number == 10)]
+    path = write(tmp_path / "a", *reports)
+    assert any(event.get("step") == 10 for event in Reader(path, is_whole=False, of_files=8))
+    assert not any(event.get("step") == 10 for event in Reader(path, is_whole=False, of_files=512))
 
 
 def test_another_rank_that_goes_on_is_read_on(tmp_path: Path) -> None:
