@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from titancli import figures
 from titancli.monitor.advice import Advice, Edit
 from titancli.monitor.alert import Alert, Case, Look, Way
-from titancli.monitor.rows import planned_memory
 
 _ALMOST_FULL = 0.95
 # The plan's peak was off by 14 % at most in 20 runs that were held out of it.
@@ -43,11 +42,10 @@ def _nearly_full(look: Look) -> Iterator[Case]:
 def _over_plan(look: Look) -> Iterator[Case]:
     """Peaks of tensors over those of the plan; a process on a CPU has much in it that no plan counts."""
     over = {}
-    for number, rank in look.seen.ranks.items():
-        memory = planned_memory(look.plan, number)
-        peak, planned, capacity = rank.peak_active_bytes, memory.get("peak_bytes"), memory.get("capacity_bytes")
+    for row in look.rows:
+        peak, planned, capacity = row["peak_bytes"], row["planned_bytes"], row["capacity_bytes"]
         if peak and planned and capacity and peak > max(_BEYOND_PLAN * planned, planned + _BEYOND_CARD * capacity):
-            over[number] = peak, planned
+            over[row["rank"]] = peak, planned
     if over and look.is_on_gpus:
         worst = max(over, key=lambda number: over[number][0] / over[number][1])
         peak, planned = over[worst]

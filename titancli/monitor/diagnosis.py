@@ -195,7 +195,8 @@ def planned_seconds(plan: Mapping[str, Any]) -> dict[str, Any] | None:
     No plan knows how long data, a host or the gaps between kernels take: they are None.
     """
     time = plan.get("time")
-    if not isinstance(time, Mapping) or (step_s := as_number(time.get("step_s"))) is None:
+    step_s = as_number(time.get("step_s")) if isinstance(time, Mapping) else None
+    if not isinstance(time, Mapping) or step_s is None or step_s <= 0:
         return None
     by_axis = time.get("per_axis")
     axes = {str(axis): as_number(told) for axis, told in by_axis.items()} if isinstance(by_axis, Mapping) else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from titancli.monitor.alert import Look
 from titancli.monitor.alerts import ALERTS, alerts_of
 from titancli.monitor.diagnosis import diagnose
 from titancli.monitor.fold import fold
-from titancli.monitor.follow import State
+from titancli.monitor.follow import Follower, State, read_config, read_plan
 from titancli.monitor.rows import rows_of
 from titancli.monitor.run_state import RunState
 
@@ -181,6 +182,26 @@ def test_keys_that_alerts_name_do_something_in_this_release() -> None:
 
 
 # ── not on noise ──
+
+
+def test_healthy_run_of_one_h200_raises_nothing() -> None:
+    run = Path(__file__).parent / "recorded" / "h200-16-layers"
+    seen, plan, config = Follower(run).read(), read_plan(run), read_config(run)
+    diagnosis = diagnose(seen, plan)
+    assert diagnosis.measured is not None
+    look = Look(
+        "h200",
+        seen,
+        "finished",
+        None,
+        config,
+        plan,
+        rows_of(seen, plan, diagnosis, {}),
+        diagnosis,
+        seen.last_time or 0.0,
+    )
+    assert look.advice is not None
+    assert alerts_of(look) == ()
 
 
 @pytest.mark.parametrize("part", [("data_s",), ("host_s",), ("exposed_comm_s", "dp_shard"), ("compute_s",)])

@@ -91,6 +91,30 @@ def test_newest_checkpoint_is_shown_with_its_age() -> None:
     assert (shown.to_json()["saved_step"], shown.to_json()["saved_s_ago"]) == (4, 60.0)
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"time": {"step_s": 0.0}},
+        {"time": 3, "mesh": "x", "world_size": "many", "gpu": 7, "stages": "none"},
+        {"time": {"step_s": 1.0, "per_axis": {"tp": "x"}, "compute_s": [1]}, "mesh": {"pp": -1}, "world_size": 2},
+        {
+            "stages": [{"memory": {"capacity_bytes": "x", "peak_bytes": {}}}, 3],
+            "world_size": 2,
+            "local_batch_size": "x",
+        },
+        {"world_size": 10**30, "gpu": "cpu", "memory": 5, "time": {"step_s": 1e300}},
+    ],
+)
+def test_plan_without_sense_breaks_nothing(plan: dict[str, Any]) -> None:
+    breakdown = {"compute_s": 1.0, "data_s": 1.0, "exposed_comm_s": {"tp": 1.0}}
+    memory = {"kind": "memory", "time": 1.0, "peak_active_bytes": 5, "reserved_bytes": 96, "alloc_retries": 1}
+    events = [memory, *(step(number, breakdown=breakdown) for number in range(2, 9))]
+    seen = fold(RunState(), [{"rank": rank, "time": 100.0, **event} for rank in (0, 1) for event in events])
+    for config in ({}, {"training": 3}, {"model": {"flavor": "8B"}, "parallelism": {"tensor_parallel_degree": 0}}):
+        shown = frame("x", seen, "running", failure=None, config=config, plan=plan, now=101.0)
+        json.dumps(shown.to_json(), allow_nan=False)
+
+
 def recorded_json() -> dict[str, Any]:
     """One look at a small run of two pipeline stages, with meters, profiles and a slow rank; whole figures only."""
     plan = {
