@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from titancli import figures
 from titancli.charts import seconds
@@ -122,13 +123,10 @@ def _on_memory(compared: Beside) -> str:
 
 
 def _of_idle() -> list[Column]:
-    return [
-        Column(head=_CAUSES.get(cause, cause), cell=lambda row, cause=cause: _idle(row, cause))  # type: ignore[misc]
-        for cause in CAUSES
-    ]
+    return [Column(head=_CAUSES.get(cause, cause), cell=partial(_idle, cause)) for cause in CAUSES]
 
 
-def _idle(row: Row, cause: str) -> str:
+def _idle(cause: str, row: Row) -> str:
     value = (row.run.idle or {}).get(cause)
     return figures.NOT_KNOWN if value is None else f"{value:.1f}"
 

@@ -52,8 +52,8 @@ class Curve:
 
     steps: tuple[int, ...] = ()
     losses: tuple[float | None, ...] = ()
-    tokens: tuple[float, ...] | None = ()
-    slots: tuple[float, ...] | None = ()
+    tokens: tuple[int, ...] | None = ()
+    slots: tuple[int, ...] | None = ()
     seconds: tuple[float, ...] | None = ()
     redone: int = 0
     attempts: int = 0
@@ -94,8 +94,8 @@ def curve_of(events: Iterable[Event]) -> Curve:
     return Curve(
         steps=tuple(windows[index].step for index in logged),
         losses=tuple(windows[index].loss for index in logged),
-        tokens=_sums(windows, "step_tokens", logged, counts_before=True),
-        slots=_sums(windows, "step_slots", logged, counts_before=True),
+        tokens=_whole(_sums(windows, "step_tokens", logged, counts_before=True)),
+        slots=_whole(_sums(windows, "step_slots", logged, counts_before=True)),
         seconds=_sums(windows, "step_s", logged, counts_before=False),
         redone=attempts.redone,
         attempts=attempts.count,
@@ -180,6 +180,11 @@ def _sums(
         total += value * (window.step - first)
         sums.append(total)
     return tuple(sums[index] for index in logged)
+
+
+def _whole(sums: tuple[float, ...] | None) -> tuple[int, ...] | None:
+    """Counts as what they are: a rate times its seconds is off by the last bits."""
+    return None if sums is None else tuple(map(round, sums))
 
 
 def loss_at(points: Points, place: float) -> float | None:

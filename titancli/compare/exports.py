@@ -49,7 +49,7 @@ def _object(row: Row, reference: Row) -> dict[str, Any]:
         "attempts": row.curve.attempts,
         "world_size": run.world_size,
         "gpu": run.gpu_name or run.gpu,
-        "tokens": round(row.curve.tokens[-1]) if row.curve.tokens else None,
+        "tokens": row.curve.tokens[-1] if row.curve.tokens else None,
         "seconds": row.curve.seconds[-1] if row.curve.seconds else None,
         **{name: value for name, (value, _) in figures.items()},
         "ratios": {name: ratio(*pair) for name, pair in figures.items()},
@@ -74,7 +74,7 @@ def to_csv(compared: Beside) -> str:
     for row in compared.rows:
         curve = row.curve
         for index, step in enumerate(curve.steps):
-            tokens = "" if curve.tokens is None else round(curve.tokens[index])
+            tokens = "" if curve.tokens is None else curve.tokens[index]
             seconds = "" if curve.seconds is None else f"{curve.seconds[index]:.6g}"
             loss = curve.losses[index]
             rows.writerow((row.name, step, tokens, seconds, "" if loss is None else loss))

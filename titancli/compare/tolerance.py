@@ -7,6 +7,8 @@ there, and a run that has not come to its end. Does not know where findings are 
 from __future__ import annotations
 
 import math
+import shlex
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -146,17 +148,13 @@ def _by_step(row: Row, reference: Row) -> Iterator[Pair]:
     second = dict(zip(row.curve.steps, row.curve.losses, strict=True))
     last = min(max(first, default=0), max(second, default=0))
     steps = first.keys() & second.keys()
-    if _logs_alike(row, reference):
-        steps |= {step for step in first.keys() | second.keys() if step <= last}
+    every = _log_freq(reference.run.config)
+    if every == _log_freq(row.run.config) and isinstance(every, int) and every > 0:
+        # The last step of a run is logged too, whatever its number.
+        steps |= {step for step in first.keys() | second.keys() if step <= last and step % every == 0}
     places = dict(zip(reference.curve.steps, reference.curve.tokens or (), strict=False))
     for step in sorted(steps):
         yield Pair(step=step, tokens=places.get(step), reference=first.get(step), loss=second.get(step))
-
-
-def _logs_alike(row: Row, reference: Row) -> bool:
-    """Whether both log the same steps: then one that is missing was lost. Later attempts log their first one too."""
-    every = [_log_freq(each.run.config) for each in (row, reference)]
-    return every[0] == every[1] is not None and all(each.curve.attempts <= 1 for each in (row, reference))
 
 
 def _log_freq(config: Mapping[str, Any]) -> object:
@@ -166,10 +164,19 @@ def _log_freq(config: Mapping[str, Any]) -> object:
 
 def _by_tokens(row: Row, reference: Row) -> Iterator[Pair]:
     """The reference's losses, and those of the run at as many tokens: on the line between two logged steps."""
-    points, own = row.curve.points("tokens"), reference.curve
+    points, places, own = row.curve.points("tokens"), row.curve.tokens or (), reference.curve
     for step, tokens, loss in zip(own.steps, own.tokens or (), own.losses, strict=False):
-        if points and points[0][0] <= tokens <= points[-1][0]:
-            yield Pair(step=step, tokens=tokens, reference=loss, loss=loss_at(points, tokens))
+        if places and places[0] <= tokens <= places[-1]:
+            found = loss_at(points, tokens) if _is_known(row, tokens) else None
+            yield Pair(step=step, tokens=tokens, reference=loss, loss=found)
+
+
+def _is_known(row: Row, tokens: float) -> bool:
+    """Whether a run has a loss at each logged step around a place: a line drawn over a gap would hide it."""
+    places, losses = row.curve.tokens or (), row.curve.losses
+    index = bisect_left(places, tokens)
+    around = losses[index : index + 1] if places[index] == tokens else losses[index - 1 : index + 1]
+    return None not in around
 
 
 def _end(row: Row) -> Iterator[Finding]:
@@ -198,7 +205,8 @@ def _off(row: Row, reference: Row, failed: tuple[Pair, ...], count: int, band: f
     if worst is not None and worst is not first:
         more += f", at worst {_percent(worst.difference() or 0.0, sign=True)} at step {worst.step:,}"
     message = f"the loss of {row.name} leaves the band at {place}: {losses}{off}{more}"
-    return report.error("R401", message, f"see what differs: titan compare {reference.run.folder} {row.run.folder}")
+    both = shlex.join((str(reference.run.folder), str(row.run.folder)))
+    return report.error("R401", message, f"see what differs: titan compare {both}")
 
 
 def _loss(row: Row, loss: float | None) -> str:

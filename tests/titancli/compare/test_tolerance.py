@@ -104,6 +104,21 @@ def test_another_batch_is_compared_at_common_tokens(make_run: MakeRun) -> None:
     ]
 
 
+@pytest.mark.parametrize("gap", [1, 3])
+def test_loss_that_is_not_a_number_fails_at_common_tokens_too(make_run: MakeRun, gap: int) -> None:
+    losses: list[float | None] = [8.0, 7.0, 6.0, 5.0]
+    losses[gap] = None
+    told = verdict(make_run("a", [7.5, 5.0], tokens=200), make_run("b", losses, tokens=100), band=0.5)
+    assert "b has none" in messages(told)[0]
+
+
+def test_last_step_of_a_shorter_run_is_not_missed_in_the_longer_one(make_run: MakeRun) -> None:
+    long = make_run("a", [4.0] * 12, log_freq=4)
+    told = verdict(long, make_run("b", [4.0] * 10, log_freq=4))
+    assert [pair.step for pair in told.runs[0].pairs] == [1, 4, 8]
+    assert told.ok
+
+
 def test_loss_off_at_common_tokens_says_at_how_many(make_run: MakeRun) -> None:
     told = verdict(make_run("a", [8.0, 7.0], tokens=100), make_run("b", [6.0], tokens=200))
     assert "leaves the band at 200 tokens (step 2 of a): b 6 against a 7, -14.3 %" in messages(told)[0]
