@@ -35,7 +35,8 @@ def run(gloo: GlooPool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of two ranks, with the files for Prometheus in the folder above."""
     folder = tmp_path_factory.mktemp("runs") / "first"
     path = str(folder.parent / EACH)
-    gloo.run(2, train, run=str(folder), metrics__enable_tensorboard=True, metrics__prometheus_file=path)
+    values = {"metrics__enable_tensorboard": True, "metrics__prometheus_file": path, "metrics__breakdown_freq": 0}
+    gloo.run(2, train, run=str(folder), **values)
     return folder
 
 
