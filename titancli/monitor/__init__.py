@@ -1,68 +1,53 @@
 """`titan monitor`: a run, seen while it runs or after.
 
-Knows when to read and where to write. Does not know events (fold), files (follow) or looks (panels).
+Knows the ways to show it. Does not know what is read of a run (watched), looks (panels), keys or when to draw (screen).
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from titancli import report
-from titancli.monitor.failure import failures_of
-from titancli.monitor.follow import Follower, Launcher, find_run, is_over, judge, read_config, read_plan
-from titancli.monitor.frame import Frame, frame
-from titancli.monitor.panels import line, panels
-from titancli.monitor.signs import is_held
+
+if TYPE_CHECKING:
+    from titancli.monitor.frame import Frame
+    from titancli.monitor.watched import Watched
 
 REFRESH_S = 1.0
+_LEAST_WIDTH, _PIPE_WIDTH = 60, 100
 
 
 def monitor(name: str | None, *, dump_folder: str, once: bool, as_json: bool) -> int:
-    """Shows a run until it ends, or once; 0 whatever became of the run. TitanError where there is no such run."""
-    watched = _Watched(find_run(name, dump_folder))
-    if as_json:
-        _say_json(watched, once=once)
-    elif once:
-        _draw(watched.look())
-    elif report.is_screen(sys.stdout):
-        _live(watched)
-    else:
-        _say_lines(watched)
+    """Shows a run until it ends, or once; 0 whatever became of the run.
+
+    TitanError where there is no such run, or its folder is taken away while it is watched.
+    """
+    from engine.errors import TitanError
+    from titancli.monitor.follow import find_run
+    from titancli.monitor.watched import Watched
+
+    watched = Watched(find_run(name, dump_folder))
+    try:
+        if as_json:
+            _say_json(watched, once=once)
+        elif once:
+            _draw(watched.look())
+        elif report.is_screen(sys.stdout):
+            _show(watched)
+        else:
+            _say_lines(watched)
+    finally:
+        watched.close()
+    if watched.is_gone:
+        raise TitanError(watched.gone())
     return 0
 
 
-class _Watched:
-    """A run folder with what was read of it so far; `is_over` where the last look saw all that there will be."""
+def _say_json(watched: Watched, *, once: bool) -> None:
+    import json
 
-    def __init__(self, run: Path) -> None:
-        self._run = run
-        self._follower = Follower(run)
-        self.is_over = False
-
-    def look(self) -> Frame:
-        """What stands in the folder now."""
-        # The launcher is read first: when it has written how the run ended, all events are there to be read.
-        launcher = Launcher.read(self._run)
-        seen = self._follower.read()
-        holds = is_held(self._run, launcher)
-        state = judge(seen, launcher, holds=holds)
-        self.is_over = is_over(state, launcher, holds=holds)
-        failures = failures_of(self._run, seen) if state == "failed" else []
-        return frame(
-            self._run.resolve().name,
-            seen,
-            state,
-            failure=failures[0] if failures else None,
-            config=read_config(self._run),
-            plan=seen.plan or read_plan(self._run),
-            now=time.time(),
-        )
-
-
-def _say_json(watched: _Watched, *, once: bool) -> None:
     while True:
         shown = watched.look()
         sys.stdout.write(json.dumps(shown.to_json(), allow_nan=False) + "\n")
@@ -72,8 +57,10 @@ def _say_json(watched: _Watched, *, once: bool) -> None:
         time.sleep(REFRESH_S)
 
 
-def _say_lines(watched: _Watched) -> None:
+def _say_lines(watched: Watched) -> None:
     """One line for each new step or state, and each alert once."""
+    from titancli.monitor.panels import line
+
     last: tuple[object, ...] = ()
     told: set[str] = set()
     while True:
@@ -91,15 +78,22 @@ def _say_lines(watched: _Watched) -> None:
 
 
 def _draw(shown: Frame) -> None:
-    report.console(sys.stdout).print(panels(shown))
+    from titancli.monitor.panels import panels
+    from titancli.monitor.panels_ink import Ink
+
+    console = report.console(sys.stdout)
+    width = max(_LEAST_WIDTH, console.width) if sys.stdout.isatty() else _PIPE_WIDTH
+    console.print(panels(shown, width=width, ink=Ink.of(sys.stdout)))
 
 
-def _live(watched: _Watched) -> None:
-    from rich.live import Live
+def _show(watched: Watched) -> None:
+    """The screen; what stays in the terminal is the end of a run, or where it was when somebody left."""
+    from titancli.monitor.panels import line
+    from titancli.monitor.screen import watch
 
-    shown = watched.look()
-    with Live(panels(shown), console=report.console(sys.stdout), auto_refresh=False) as live:
-        while not watched.is_over:
-            time.sleep(REFRESH_S)
-            shown = watched.look()
-            live.update(panels(shown), refresh=True)
+    shown, was_left = watch(watched)
+    if not was_left or watched.is_over:
+        _draw(shown)
+    else:
+        report.say(line(shown))
+        report.say(f"the run goes on; titan monitor {shown.run} shows it again", tint="faint")

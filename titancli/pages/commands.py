@@ -40,7 +40,11 @@ _ENDS: dict[str, dict[int, str]] = {
         EXIT_INTERRUPTED: "Ctrl-C; all of the run is stopped",
         EXIT_TERMINATED: "ended by SIGTERM or SIGHUP",
     },
-    "monitor": {EXIT_OK: "the run has ended, or one frame is printed", EXIT_INTERRUPTED: "Ctrl-C"},
+    "monitor": {
+        EXIT_OK: "the run has ended, however it did, or q; or one frame is printed",
+        EXIT_INTERRUPTED: "Ctrl-C; the run goes on",
+        EXIT_TERMINATED: "ended by SIGTERM or SIGHUP; the run goes on",
+    },
     "logs": {EXIT_OK: "all is printed", EXIT_INTERRUPTED: "Ctrl-C"},
     "compare": {
         EXIT_OK: "they are compared; with `--tolerance`, every run is within it",
@@ -60,6 +64,9 @@ _ENDS: dict[str, dict[int, str]] = {
     "completion": {EXIT_OK: "it is printed"},
 }
 """How each command ends; every one with 2 where the command line is wrong, and 1 where its output goes nowhere."""
+
+_REFUSES_NO_CONFIG = ("monitor",)
+"""Commands that ask the rules, for what would be legal to change, and refuse nothing by them."""
 
 _HARDWARE = ("init", "plan", "validate", "explain-config", "launch", "presets", "doctor")
 _VARIABLES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
@@ -115,7 +122,7 @@ def _page(name: str, command: Any) -> str:
     refusals = of_command(command)
     own = {id_: told for id_, told in refusals.items() if id_ not in judged}
     lines += ["## What it can refuse", ""]
-    if judged & refusals.keys():
+    if judged & refusals.keys() and name not in _REFUSES_NO_CONFIG:
         lines += ["Every [rule](rules.md) about configs, and:", ""]
     lines += [*_refusals(own), "", "Beside [what every command can](README.md)."]
     return text(lines)

@@ -1,0 +1,60 @@
+"""Alerts, with the way out of each."""
+
+from __future__ import annotations
+
+from frames import frame
+
+from titancli.monitor.frame import Frame
+from titancli.monitor.panels_alerts import alert_lines, alert_title
+from titancli.monitor.panels_ink import SIGNS
+
+TWO = frame(
+    alerts=(
+        "W203: tensor-parallel all-gathers are exposed 18 % of the step; fix: set x = true",
+        "rank 0: something else",
+    )
+)
+
+
+def said(shown: Frame, width: int = 60, height: int | None = None) -> list[str]:
+    return ["".join(text for text, _ in line) for line in alert_lines(shown, width, SIGNS, height=height)]
+
+
+def test_each_alert_has_its_fix_below_it() -> None:
+    assert said(TWO) == [
+        "W203: tensor-parallel all-gathers are exposed 18 % of the",
+        "  step",
+        "  fix: set x = true",
+        "rank 0: something else",
+    ]
+    assert (said(frame()), alert_title(TWO)) == ([], "2 alerts")
+
+
+def test_few_lines_keep_the_worst_whole_and_tell_of_the_rest() -> None:
+    assert said(TWO, 80, 3) == [
+        "W203: tensor-parallel all-gathers are exposed 18 % of the step",
+        "  fix: set x = true",
+        "rank 0: something else",
+    ]
+    three = frame(alerts=(*TWO.alerts, "rank 1: a third; fix: none"))
+    assert said(three, 80, 3)[-1] == "rank 0: something else"
+    assert said(three, 80, 4)[-1] == "… 1 more: a shows all"
+    assert said(TWO, 60, 2) == ["W203: tensor-parallel all-gathers are exposed 18 % of the", "  step"]
+    assert said(TWO, 60, 0) == []
+
+
+def test_errors_are_red_and_warnings_yellow() -> None:
+    shown = frame(
+        alerts=("W101: bad", "W203: doubtful", "rank 3 failed first: ValueError: x"),
+        findings=({"rule": "W101", "severity": "error"}, {"rule": "W203", "severity": "warning"}),
+    )
+    assert [line[0][1] for line in alert_lines(shown, 60, SIGNS)] == ["red", "yellow", "red"]
+
+
+def test_text_of_a_run_cannot_move_the_cursor_and_lines_stay_lines() -> None:
+    assert said(frame(alerts=("a\x1b[2J\x07b\nsecond",))) == ["a\ufffd[2J\ufffdb", "  second"]
+
+
+def test_long_words_and_long_texts_keep_to_the_width() -> None:
+    told = said(frame(alerts=("x" * 300, "日" * 100)), 40)
+    assert max(map(len, told)) <= 40
