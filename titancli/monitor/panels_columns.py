@@ -61,9 +61,15 @@ def share_pct(row: Row) -> float | None:
     return None if used is None or not capacity else 100 * used / capacity
 
 
+def planned_bytes(row: Row) -> int | None:
+    """What a rank was planned to use: what its allocator holds, where the plan has it, as that is what it uses."""
+    reserved: int | None = row.get("planned_reserved_bytes")
+    return row["planned_bytes"] if reserved is None else reserved
+
+
 def over_plan_pct(row: Row) -> float | None:
     """How much more memory a rank uses than was planned."""
-    used, planned = row["used_bytes"], row["planned_bytes"]
+    used, planned = row["used_bytes"], planned_bytes(row)
     return None if used is None or not planned else 100 * (used / planned - 1)
 
 
@@ -117,7 +123,7 @@ COLUMNS: tuple[Column, ...] = (
     _column("share", "full", 6, value=share_pct, said=_short, tint=_fullness_tint),
     _column("bar", "", 8, value=share_pct, tint=_fullness_tint, is_left=True, is_bar=True),
     _column("capacity_bytes", "of", 9, said=figures.memory),
-    _column("planned_bytes", "planned", 9, said=figures.memory),
+    _column("planned_bytes", "planned", 9, value=planned_bytes, said=figures.memory),
     _column("over", "to plan", 8, value=over_plan_pct, said=_apart),
     _column("sm_pct", "SM", 5, said=_whole),
     _column("tensor_pct", "tensor", 6, said=_whole),
@@ -196,6 +202,7 @@ def _unknown(columns: Sequence[Column], rows: Sequence[Row]) -> dict[str, tuple[
 def _reason(key: str, rows: Sequence[Row]) -> str:
     """Why no row has a figure: what most of them say."""
     if key in ("idle_pct", "behind_pct"):
-        return "no step is profiled yet"
+        is_profiled = any(row["idle_pct"] is not None for row in rows)
+        return "no other rank of a stage to compare with" if is_profiled else "no step is profiled yet"
     told = [str(reason) for row in rows if (reason := (row.get("reasons") or {}).get(key))]
     return printable(max(set(told), key=lambda reason: (told.count(reason), reason))) if told else "no rank has told it"

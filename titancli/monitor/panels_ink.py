@@ -154,14 +154,14 @@ def _column(level: tuple[int, int], height: int, ink: Ink) -> str:
 
 
 def _heights(values: Sequence[float], width: int) -> list[float]:
-    """0 to 1 for each cell. Of many values the highest twentieth lies on the upper edge: the first losses of a run
+    """0 to 1 for each cell. Of many values the highest tenth lies on the upper edge: the first losses of a run
 
     are so high that all that comes after would be one flat line.
     """
     shown = _gathered(values, width)
     if not shown:
         return []
-    low, high = min(shown), sorted(shown)[-1 - len(shown) // 20]
+    low, high = min(shown), sorted(shown)[-1 - len(shown) // 10]
     span = (high - low) or 1.0
     return [min(1.0, (value - low) / span) for value in shown]
 

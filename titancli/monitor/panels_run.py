@@ -12,6 +12,7 @@ from typing import Any
 from titancli import charts, figures
 from titancli.monitor.follow import ENDED
 from titancli.monitor.frame import Frame
+from titancli.monitor.panels_columns import planned_bytes
 from titancli.monitor.panels_ink import (
     BAD,
     DOUBTFUL,
@@ -189,7 +190,7 @@ def _memory(frame: Frame) -> Iterator[Fact]:
     if not known:
         return
     fullest = max(known, key=lambda row: row["used_bytes"] / (row["capacity_bytes"] or row["used_bytes"] or 1))
-    used, capacity, planned = (fullest[key] for key in ("used_bytes", "capacity_bytes", "planned_bytes"))
+    used, capacity, planned = fullest["used_bytes"], fullest["capacity_bytes"], planned_bytes(fullest)
     share = 100 * used / capacity if capacity else None
     tint = PLAIN if share is None or share < 90 else DOUBTFUL if share < 95 else BAD
     full: Line = ((f"{_of_whole(used, capacity)}, rank {fullest['rank']}", tint),)
@@ -218,7 +219,7 @@ def _slowest(frame: Frame) -> Iterator[Fact]:
     behind = float(slowest["behind_pct"])
     tint = DOUBTFUL if behind >= 5 else PLAIN
     short: Line = ((f"rank {slowest['rank']}, {behind:.1f} % behind", tint),)
-    full: Line = ((f"rank {slowest['rank']}, {behind:.1f} % longer on its own than its stage", tint),)
+    full: Line = ((f"rank {slowest['rank']}, {behind:.1f} % behind others of its stage", tint),)
     yield Fact(label="slowest", full=full, short=short)
 
 

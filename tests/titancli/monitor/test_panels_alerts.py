@@ -39,8 +39,15 @@ def test_few_lines_keep_the_worst_whole_and_tell_of_the_rest() -> None:
     three = frame(alerts=(*TWO.alerts, "rank 1: a third; fix: none"))
     assert said(three, 80, 3)[-1] == "rank 0: something else"
     assert said(three, 80, 4)[-1] == "… 1 more: a shows all"
-    assert said(TWO, 60, 2) == ["W203: tensor-parallel all-gathers are exposed 18 % of the", "  step"]
     assert said(TWO, 60, 0) == []
+
+
+def test_a_long_alert_gives_its_last_line_to_its_fix() -> None:
+    assert said(TWO, 60, 2) == ["W203: tensor-parallel all-gathers are exposed 18 % of the …", "  fix: set x = true"]
+    assert said(TWO, 60, 1) == ["W203: tensor-parallel all-gathers are exposed 18 % of the …"]
+    long = frame(alerts=(f"{'word ' * 30}; fix: {'do ' * 40}",))
+    assert [line[-1] for line in said(long, 40, 3)] == ["d", "…", "…"]
+    assert said(long, 40, 3)[2].startswith("  fix: do do")
 
 
 def test_errors_are_red_and_warnings_yellow() -> None:

@@ -8,7 +8,7 @@ import pytest
 from frames import GIB, busy, failed, frame, row, training
 
 from titancli.monitor.frame import Frame
-from titancli.monitor.panels_columns import most_idle
+from titancli.monitor.panels_columns import most_idle, over_plan_pct
 from titancli.monitor.panels_ink import SIGNS
 from titancli.monitor.panels_ranks import Order, ordered, rank_table, wanted_lines
 
@@ -99,6 +99,17 @@ def test_c45_a_meter_that_is_missing_everywhere_is_named_with_its_reason() -> No
         "tensor, DRAM: n/a (not supported)",
     ]
     assert not {"tensor", "DRAM", "NVLink", "idle"} & set(table[0].split())
+
+
+def test_memory_is_compared_with_what_the_allocator_was_planned_to_hold() -> None:
+    assert over_plan_pct(busy(0)) == pytest.approx(100 * 2 / 62)
+    assert over_plan_pct(busy(0, planned_reserved_bytes=80 * GIB)) == pytest.approx(-20.0)
+    assert over_plan_pct(row(0, used_bytes=1)) is None
+
+
+def test_a_rank_alone_in_its_stage_is_behind_nobody() -> None:
+    table = said(training([busy(0, behind_pct=None)]), 116)
+    assert table[-1] == "behind: n/a (no other rank of a stage to compare with)"
 
 
 def test_c45_a_meter_that_is_missing_of_one_rank_is_n_a_there() -> None:

@@ -39,7 +39,7 @@ def test_everything_that_is_known_has_a_line() -> None:
         "MFU       41.2 %  plan 51.5 %",
         "grad norm 0.9000",
         "memory    64.0 of 80.0 GiB, 80 %, rank 0  plan 62.0 GiB",
-        "slowest   rank 5, 7.2 % longer on its own than its stage",
+        "slowest   rank 5, 7.2 % behind others of its stage",
         "step time 2.00 s  plan 1.60 s, +25.0 %",
         "lr        3.00e-04",
     ]
