@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 Frames: TypeAlias = Literal["bare", "ruled", "boxed"]
 """What panels are told apart by: little at all, a line above each, or a box around each."""
-_BOX_COLUMNS, _BOX_ROWS = 80, 30
+_BOX_COLUMNS, _BOX_ROWS, _WIDE_BOX_ROWS = 80, 30, 26
 _RULED_ROWS = 20
 _WIDE_COLUMNS = 110
 BOX_SIDES = 4
@@ -55,7 +55,7 @@ class Places:
 
 def frames_of(columns: int, rows: int) -> Frames:
     """How panels are told apart on a screen."""
-    if columns >= _BOX_COLUMNS and rows >= _BOX_ROWS:
+    if columns >= _BOX_COLUMNS and rows >= (_WIDE_BOX_ROWS if columns >= _WIDE_COLUMNS else _BOX_ROWS):
         return "boxed"
     return "ruled" if columns >= _BOX_COLUMNS and rows >= _RULED_ROWS else "bare"
 

@@ -1,7 +1,7 @@
 """The pictures of the pages: which command each shows, and how what it writes becomes an SVG.
 
 Knows command lines, keys that are pressed, and lines that differ from run to run, which are left out. Does not know
-terminals (screen).
+terminals (screen) nor recorded runs (recorded_runs).
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import io
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from titancli.pages import recorded_runs
 from titancli.pages.screen import played
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ ENTER = "\r"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A command line, the files it finds, and the keys that are pressed where it asks; `shows` is the caption."""
+    """A command line, the files it finds, and the keys that are pressed where it asks; `shows` is the caption.
+
+    `screen` draws what stands on a whole screen of so many columns and `rows`, where a command goes on.
+    """
 
     name: str
     command: str
@@ -53,6 +57,8 @@ class Picture:
     files: Mapping[str, str] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
     columns: int = 100
+    rows: int = 0
+    screen: Callable[[int, int], Text] | None = None
     takes_seconds: bool = False
 
     @property
@@ -109,6 +115,25 @@ PICTURES = (
         words=("explain-config", "--preset", "3d-405b", "parallelism.tensor_parallel_degree"),
         shows="One key of it.",
     ),
+    Picture(
+        name="monitor",
+        command="monitor",
+        words=("monitor", recorded_runs.REAL.name),
+        screen=recorded_runs.real,
+        columns=120,
+        rows=27,
+        shows="A run of 16 layers of the 8B shape on one H200, as it went.",
+    ),
+    Picture(
+        name="monitor-512",
+        command="monitor",
+        words=("monitor", recorded_runs.MANY),
+        screen=recorded_runs.many,
+        columns=120,
+        rows=40,
+        shows="512 ranks of 405B with one slow node, as they would be seen: their events are the plan's own seconds.",
+        takes_seconds=True,
+    ),
 )
 
 
@@ -128,6 +153,8 @@ def drawn(picture: Picture) -> str:
 
 def transcript(picture: Picture) -> Text:
     """What stands on the screen after the command, without the lines that no other run would show."""
+    if picture.screen is not None:
+        return picture.screen(picture.columns, picture.rows)
     with tempfile.TemporaryDirectory() as folder:
         for name, text in picture.files.items():
             (Path(folder) / name).write_text(text, "utf-8")
