@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from titancli.monitor.watched import Watched
 
 REFRESH_S = 1.0
-_LEAST_WIDTH, _PIPE_WIDTH = 60, 100
+_LEAST_WIDTH, _PIPE_WIDTH = 40, 100
 
 
 def monitor(name: str | None, *, dump_folder: str, once: bool, as_json: bool) -> int:
@@ -78,11 +78,15 @@ def _say_lines(watched: Watched) -> None:
 
 
 def _draw(shown: Frame) -> None:
+    from rich.console import ConsoleDimensions
+
     from titancli.monitor.panels import panels
     from titancli.monitor.panels_ink import Ink
 
     console = report.console(sys.stdout)
     width = max(_LEAST_WIDTH, console.width) if sys.stdout.isatty() else _PIPE_WIDTH
+    # Else rich cuts at what it takes a pipe for, which is 80 columns.
+    console.size = ConsoleDimensions(width, console.height)
     console.print(panels(shown, width=width, ink=Ink.of(sys.stdout)))
 
 

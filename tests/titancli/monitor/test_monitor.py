@@ -17,6 +17,7 @@ import pytest
 
 from engine.events import EventLog
 from titancli.monitor.follow import Launcher
+from titancli.monitor.panels_ink import cells
 
 
 def write_run(folder: Path, *, exit_code: int | None = None) -> Path:
@@ -53,6 +54,7 @@ def test_once_draws_one_frame(
     assert "done · finished" in ran.out
     assert "6 of 6" in ran.out
     assert "\x1b" not in ran.out
+    assert {(cells(line), line[-1]) for line in ran.out.splitlines()} == {(100, end) for end in "╮│╯"}
 
 
 def test_plain_lines_end_with_the_run(titan: Callable[..., Any], finished_run: tuple[Path, Any]) -> None:
