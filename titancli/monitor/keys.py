@@ -5,6 +5,7 @@ Knows termios and what terminals send. Does not know what a key does (screen_vie
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import select
@@ -74,6 +75,21 @@ def _without_modifiers(code: bytes) -> bytes:
     return re.sub(rb"^1;\d+(?=[A-Z])|;\d+(?=~)", b"", code)
 
 
+def _set(fd: int, when: int, modes: list[Any]) -> None:
+    """Sets the modes of a terminal; termios.error where it is gone.
+
+    A signal on the way (the process goes on after it was stopped in the background, the window gets another size) ends
+    the call, and Python does not try again.
+    """
+    while True:
+        try:
+            termios.tcsetattr(fd, when, modes)
+            return
+        except termios.error as error:
+            if error.args[0] != errno.EINTR:
+                raise
+
+
 class Keyboard:
     """The terminal of stdin, which gives keys from entering to leaving, and is then as it was."""
 
@@ -97,14 +113,14 @@ class Keyboard:
         # Signals (Ctrl-C, Ctrl-Z) and output stay as they are.
         quiet[3] &= ~(termios.ICANON | termios.ECHO)
         quiet[6][termios.VMIN], quiet[6][termios.VTIME] = 1, 0
-        termios.tcsetattr(self._fd, termios.TCSADRAIN, quiet)
+        _set(self._fd, termios.TCSADRAIN, quiet)
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._before is not None:
             try:
                 # What was typed and not read is not meant for the shell.
-                termios.tcsetattr(self._fd, termios.TCSAFLUSH, self._before)
+                _set(self._fd, termios.TCSAFLUSH, self._before)
             except termios.error:
                 return  # the terminal is gone
 

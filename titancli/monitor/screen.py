@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _REFRESH_S = 1.0
 _OURS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class Watched(Protocol):
@@ -189,7 +189,11 @@ def _notice(*_: object) -> None:
     """Python writes the number of the signal to the pipe; the loop reads it there."""
 
 
-def _end(*_: object) -> None:
-    for number in _ENDING:
-        signal.signal(number, signal.SIG_IGN)  # the terminal is given back without a second one in between
-    raise SystemExit(EXIT_TERMINATED)
+def _end(number: int, _: object) -> None:
+    """Ends the process; the terminal is given back without a second signal in between, as of a key that is held.
+
+    They are noticed and not ignored: of one that has come already and is ignored by then, Python writes a traceback.
+    """
+    for each in _ENDING:
+        signal.signal(each, _notice)
+    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(EXIT_TERMINATED)

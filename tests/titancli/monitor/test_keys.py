@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pty
 import sys
 import termios
 from collections.abc import Iterator
+from itertools import cycle
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -87,6 +90,23 @@ def test_a_keyboard_is_as_it_was_after_an_exception(terminal: tuple[int, int]) -
     before = termios.tcgetattr(terminal[1])
     with pytest.raises(ZeroDivisionError), Keyboard():
         raise ZeroDivisionError
+    assert termios.tcgetattr(terminal[1]) == before
+
+
+def test_a_signal_on_the_way_leaves_no_mode_half_set(
+    terminal: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_modes, is_met = termios.tcsetattr, cycle((True, False))
+
+    def interrupted(*how: Any) -> None:
+        if next(is_met):
+            raise termios.error(errno.EINTR, "Interrupted system call")
+        set_modes(*how)
+
+    before = termios.tcgetattr(terminal[1])
+    monkeypatch.setattr(termios, "tcsetattr", interrupted)
+    with Keyboard():
+        assert not termios.tcgetattr(terminal[1])[3] & termios.ECHO
     assert termios.tcgetattr(terminal[1]) == before
 
 
