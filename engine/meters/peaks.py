@@ -14,6 +14,8 @@ from engine.hardware import GPUS
 PERCENTS = ("link_pct", "pcie_pct", "network_pct", "dram_pct")
 _LINKS = {"link_pct": "nvlink", "pcie_pct": "pcie", "network_pct": "network"}
 _NO_PEAK = "peak not known"
+# No link carries so many bytes/s, and nothing is so many percent.
+_NO_FIGURE = 1e18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,4 +84,6 @@ def _use(figures: Mapping[str, object], peaks: Mapping[str, object], link: str) 
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    """A figure, None for what is none: events come from files, and a crash can leave 400 digits in one."""
+    is_figure = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _NO_FIGURE
+    return float(value) if is_figure and isinstance(value, (int, float)) else None

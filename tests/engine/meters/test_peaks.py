@@ -54,6 +54,12 @@ def test_the_busier_direction_counts() -> None:
     }
 
 
+def test_what_is_no_figure_is_not_known() -> None:
+    rates = {f"{link}_rx_bytes_per_s": 1.0 for link in ("nvlink", "pcie", "network")}
+    peaks = {"nvlink_bytes_per_s": 10**400, "pcie_bytes_per_s": float("inf"), "network_bytes_per_s": -1}
+    assert set(percents(rates | {"dram_pct": float("nan")}, peaks).values()) == {None}
+
+
 def test_what_is_not_known_is_explained() -> None:
     figures = {"nvlink_rx_bytes_per_s": None, "pcie_rx_bytes_per_s": 1.0}
     found = percents(figures, {"nvlink_bytes_per_s": 450e9})
