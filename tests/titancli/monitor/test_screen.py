@@ -87,6 +87,7 @@ def screen(shared: Terminal) -> Terminal:
     shared.resize(24, 80)
     shared.press("N", HOME)
     shared.sees("ranks 1-")
+    wait_until(lambda: shared.read() and shared.lines[-1].startswith("q leave"), 20)
     return shared
 
 
