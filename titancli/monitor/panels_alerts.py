@@ -5,13 +5,13 @@ Knows how an alert is laid out. Does not know what is one (alerts).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from titancli import figures
 from titancli.monitor.frame import Frame
-from titancli.monitor.panels_ink import BAD, DOUBTFUL, FAINT, GOOD, Ink, Line, cut_line
-from titancli.report import printable, wrapped
+from titancli.monitor.panels_ink import BAD, DOUBTFUL, FAINT, GOOD, Ink, Line, cells, cut_line
+from titancli.report import printable, shortened, wrapped
 
 _FIX = "; fix: "
 _LONGEST = 2000
@@ -81,7 +81,7 @@ def _tint(alert: str, frame: Frame) -> str:
 
 
 def _alert(text: str, tint: str, width: int, ink: Ink) -> _Alert:
-    said, _, fix = printable(text[:_LONGEST]).partition(_FIX)
+    said, _, fix = (shortened(part, _LONGEST) for part in printable(text).partition(_FIX))
     parts = said.splitlines() or [""]
     lines = [line for n, part in enumerate(parts) for line in _wrapped(part, width, indent=2, begins=2 if n else 0)]
     fixes = _wrapped(f"fix: {fix}", width, indent=7, begins=2) if fix else []
@@ -91,4 +91,17 @@ def _alert(text: str, tint: str, width: int, ink: Ink) -> _Alert:
 
 
 def _wrapped(text: str, width: int, *, indent: int, begins: int) -> list[str]:
-    return wrapped(f"{' ' * begins}{text}", max(_LEAST_WIDTH, width), indent=indent)
+    width = max(_LEAST_WIDTH, width)
+    lines = wrapped(f"{' ' * begins}{text}", width, indent=indent)
+    return [piece for line in lines for piece in _broken(line, width, indent)]
+
+
+def _broken(line: str, width: int, indent: int) -> Iterator[str]:
+    """A line in pieces that have room: a path may be longer than a line, and signs of East Asia are twice as wide."""
+    from rich.cells import chop_cells
+
+    while cells(line) > width:
+        piece, *rest = chop_cells(line, width)
+        yield piece.rstrip()
+        line = " " * indent + "".join(rest).lstrip()
+    yield line

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from frames import frame
 
 from titancli.monitor.frame import Frame
 from titancli.monitor.panels_alerts import alert_lines, alert_title
-from titancli.monitor.panels_ink import SIGNS
+from titancli.monitor.panels_ink import SIGNS, cells
 
 TWO = frame(
     alerts=(
@@ -48,6 +49,21 @@ def test_a_long_alert_gives_its_last_line_to_its_fix() -> None:
     long = frame(alerts=(f"{'word ' * 30}; fix: {'do ' * 40}",))
     assert [line[-1] for line in said(long, 40, 3)] == ["d", "…", "…"]
     assert said(long, 40, 3)[2].startswith("  fix: do do")
+
+
+@pytest.mark.parametrize("width", [20, 36, 60])
+@pytest.mark.parametrize(
+    "word", ["/shared/" + "a-long-name/" * 12 + "step-00001000", "\N{CJK UNIFIED IDEOGRAPH-5931}" * 70]
+)
+def test_a_word_that_is_longer_than_a_line_is_there_in_full(word: str, width: int) -> None:
+    lines = said(frame(alerts=(f"rank 0: {word} is gone; fix: set {word} = 1",)), width)
+    assert "".join("".join(lines).split()).count(word) == 2
+    assert max(cells(line) for line in lines) <= width
+
+
+def test_a_message_without_an_end_leaves_its_fix_to_be_read() -> None:
+    lines = said(frame(alerts=(f"W101: {'m' * 9000} end; fix: do this",)))
+    assert (len(lines) < 50, lines[-2][-3:], lines[-1]) == (True, "end", "  fix: do this")
 
 
 def test_errors_are_red_and_warnings_yellow() -> None:
