@@ -21,6 +21,8 @@ _LABEL_WIDTH = 14
 _WIDEST_BAR = 40
 _LEAST_BAR = 5
 _MEASURED, _PLANNED = 16, 9
+# Less is written as 0.0 ms.
+_LEAST_S = 5e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ def parts_of(frame: Frame) -> list[Part]:
         name = f"exposed {_AXES.get(axis, axis)}"
         parts.append(Part(name=name, short=axis, measured_s=part.measured_s, planned_s=part.planned_s, tint=_COMM_TINT))
     parts += [_part(name, measured, planned) for name in ("bubble", "other")]
-    return [part for part in parts if part.size_s > 0]
+    return [part for part in parts if part.size_s >= _LEAST_S]
 
 
 def step_title(frame: Frame) -> str:

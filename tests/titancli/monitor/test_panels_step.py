@@ -92,6 +92,11 @@ def test_axis_of_a_newer_engine_is_named_as_it_is() -> None:
     assert [part.name for part in parts_of(shown)][3:5] == ["exposed ep", "exposed world"]
 
 
+def test_part_that_would_be_written_as_nothing_is_left_out() -> None:
+    shown = of({**TIME_S["measured"], "data": 4e-5, "exposed_comm": {"world": 1e-6}})
+    assert [part.short for part in parts_of(shown)] == ["compute", "host", "bubble", "other"]
+
+
 def test_ascii_tells_measured_from_planned() -> None:
     told = said(BOTH, ink=ASCII)
     assert all(line.isascii() for line in told)
