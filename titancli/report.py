@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 _MOST_CHARACTERS = 1000
 _MOST_BYTES = 4 << 20
-# All but the tab and the end of a line.
-_CONTROL = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
+# All but the tab and the end of a line; then what ends a line elsewhere, or turns the order of letters on it around.
+_CONTROL = dict.fromkeys(
+    (*range(9), *range(11, 32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A)),
+    "\N{REPLACEMENT CHARACTER}",
+)
 # The space between a number and its unit; in its place a letter that no line is broken at.
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[KMGT]?i?B|s|ms|min|h|d|k|M|T|columns?)(?:[\s,;:.)]|$))")
 _UNBROKEN = "\N{NO-BREAK SPACE}"

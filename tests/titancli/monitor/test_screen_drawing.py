@@ -91,8 +91,13 @@ def test_last_line_tells_the_keys_that_are_of_use() -> None:
 
 
 def test_no_control_character_of_a_run_reaches_the_screen() -> None:
-    evil = "\x1b[2J\x07\r\x9b31m"
+    evil = "\x1b[2J\x07\r\x9b31m\N{RIGHT-TO-LEFT OVERRIDE}\N{LINE SEPARATOR}\N{FIRST STRONG ISOLATE}"
     rows = [busy(0, host=evil, gpu=evil, reasons={"sm_pct": evil}, sm_pct=None)]
     shown = training(rows, run=evil, alerts=(evil,), seen={"phase": evil})
     text = "".join(screen(shown, 200, 60))
-    assert [sign for sign in text if unicodedata.category(sign) == "Cc"] == []
+    assert [sign for sign in text if unicodedata.category(sign) in ("Cc", "Cf", "Zl")] == []
+
+
+def test_a_run_without_ranks_has_none() -> None:
+    text = "\n".join(screen(frame([], heard=False, state="starting"), 120, 40))
+    assert "0 ranks" in text
