@@ -202,7 +202,9 @@ def _unknown(columns: Sequence[Column], rows: Sequence[Row]) -> dict[str, tuple[
 def _reason(key: str, rows: Sequence[Row]) -> str:
     """Why no row has a figure: what most of them say."""
     if key in ("idle_pct", "behind_pct"):
-        is_profiled = any(row["idle_pct"] is not None for row in rows)
-        return "no other rank of a stage to compare with" if is_profiled else "no step is profiled yet"
+        stages = [row["stage"] for row in rows if row["idle_pct"] is not None]
+        if len(set(stages)) < len(stages):
+            return "no step is profiled since the run was started again"
+        return "no other rank of a stage to compare with" if stages else "no step is profiled yet"
     told = [str(reason) for row in rows if (reason := (row.get("reasons") or {}).get(key))]
     return printable(max(set(told), key=lambda reason: (told.count(reason), reason))) if told else "no rank has told it"

@@ -183,8 +183,10 @@ def _rank_title(table: RankTable, view: View) -> str:
     order = {"worst": "worst first", "rank": "by number"}.get(view.order, f"by {view.order}")
     around = ", turned around" if view.is_reversed else ""
     whole = table.shown == table.count
-    which = f"{table.count:,} ranks" if whole else f"ranks {table.first + 1:,}-{table.last:,} of {table.count:,}"
-    return f"{which}, {order}{around}" if table.count > 1 else "1 rank"
+    which = (
+        figures.many(table.count, "rank") if whole else f"ranks {table.first + 1:,}-{table.last:,} of {table.count:,}"
+    )
+    return f"{which}, {order}{around}" if table.count > 1 else which
 
 
 # ── a page over it ──

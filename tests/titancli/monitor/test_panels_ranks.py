@@ -112,6 +112,11 @@ def test_a_rank_alone_in_its_stage_is_behind_nobody() -> None:
     assert table[-1] == "behind: n/a (no other rank of a stage to compare with)"
 
 
+def test_ranks_are_not_compared_by_profiles_of_an_attempt_before() -> None:
+    table = said(training([busy(rank, behind_pct=None) for rank in range(2)]), 116)
+    assert table[-1] == "behind: n/a (no step is profiled since the run was started again)"
+
+
 def test_c45_a_meter_that_is_missing_of_one_rank_is_n_a_there() -> None:
     table = said(training([busy(0), busy(1, sm_pct=None)]), 60, order="rank")
     assert table[1].split()[7] == "90"
