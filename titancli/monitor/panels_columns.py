@@ -37,7 +37,7 @@ class Column:
             return self.fitted(self.text(row) or figures.NOT_KNOWN, ink), PLAIN
         value = self.value(row)
         return (
-            (self.fitted(figures.NOT_KNOWN, ink), FAINT)
+            (self.fitted("" if self.is_bar else figures.NOT_KNOWN, ink), FAINT)
             if value is None
             else (self.figure(value, ink), self.tint(value))
         )
@@ -159,10 +159,14 @@ _ON_A_CPU = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The columns that are shown, and the names of those that nothing is known of, by the reason."""
+    """The columns that are shown; heads of those without any figure by the reason, and of those that lack some.
+
+    `partly` is by whose figures are missing (`rank 3`, `12 ranks`) and the reason.
+    """
 
     columns: tuple[Column, ...]
     unknown: dict[str, tuple[str, ...]]
+    partly: dict[tuple[str, str], tuple[str, ...]]
 
 
 def chosen(rows: Sequence[Row], width: int, *, on_cpu: bool) -> Chosen:
@@ -180,6 +184,7 @@ def chosen(rows: Sequence[Row], width: int, *, on_cpu: bool) -> Chosen:
     return Chosen(
         columns=tuple(column for column in COLUMNS if column in taken),
         unknown=_unknown([column for column in possible if column not in known], rows),
+        partly=_partly(taken, rows),
     )
 
 
@@ -197,6 +202,21 @@ def _unknown(columns: Sequence[Column], rows: Sequence[Row]) -> dict[str, tuple[
         if column.key.endswith("_pct") or column.key in ("power_w", "used_bytes"):
             found.setdefault(_reason(column.key, rows), []).append(column.head)
     return {reason: tuple(heads) for reason, heads in found.items()}
+
+
+def _partly(columns: Sequence[Column], rows: Sequence[Row]) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Heads of columns in which some rows have no figure, by whose it is and the reason that they give."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for column in columns:
+        whose: dict[str, list[int]] = {}
+        for row in rows:
+            reason = (row.get("reasons") or {}).get(column.key)
+            if reason and column.value(row) is None:
+                whose.setdefault(printable(str(reason)), []).append(row["rank"])
+        for reason, ranks in whose.items():
+            who = f"rank {ranks[0]}" if len(ranks) == 1 else figures.many(len(ranks), "rank")
+            found.setdefault((who, reason), []).append(column.head)
+    return {key: tuple(heads) for key, heads in found.items()}
 
 
 def _reason(key: str, rows: Sequence[Row]) -> str:

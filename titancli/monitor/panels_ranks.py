@@ -100,6 +100,9 @@ def wanted_lines(frame: Frame, width: int) -> int:
 def _notes(table: Chosen, width: int, *, on_cpu: bool) -> list[str]:
     """What is said below the table: the meters that are missing and why, and what memory means on a processor."""
     notes = [f"{', '.join(heads)}: {figures.not_known(reason)}" for reason, heads in table.unknown.items()]
+    notes += [
+        f"{', '.join(heads)} of {who}: {figures.not_known(reason)}" for (who, reason), heads in table.partly.items()
+    ]
     notes += [_WHOLE] if on_cpu else []
     return [line for note in notes for line in wrapped(note, max(20, width), indent=2)]
 

@@ -123,6 +123,18 @@ def test_c45_a_meter_that_is_missing_of_one_rank_is_n_a_there() -> None:
     assert table[2].split()[7] == "n/a"
 
 
+def test_c45_a_meter_that_is_missing_of_some_ranks_has_its_reason_below() -> None:
+    refused = {"used_bytes": None, "sm_pct": None, "reasons": {"used_bytes": "permission", "sm_pct": "not supported"}}
+    assert said(training([busy(0, **refused), busy(1)]), 116)[-2:] == [
+        "memory of rank 0: n/a (permission)",
+        "SM of rank 0: n/a (not supported)",
+    ]
+    assert said(training([*(busy(rank, **refused) for rank in range(12)), busy(12)]), 116, height=30)[-2:] == [
+        "memory of 12 ranks: n/a (permission)",
+        "SM of 12 ranks: n/a (not supported)",
+    ]
+
+
 def test_rank_that_was_not_heard_of_has_a_row_without_figures() -> None:
     table = said(frame([row(0), row(1)], heard=False), 116)
     assert table[:3] == [" rank", "    0", "    1"]
