@@ -110,9 +110,9 @@ class Lines:
     def show_warnings(self, state: RunState) -> None:
         """Says each warning once."""
         for warning in state.warnings:
-            if warning not in self._warned:
-                self._warned.add(warning)
-                self.note(f"warning: {warning}")
+            if warning.message not in self._warned:
+                self._warned.add(warning.message)
+                self.note(f"warning: {warning.line}")
 
     def note(self, text: str) -> None:
         """Writes one line."""
@@ -166,9 +166,9 @@ class Bar:
         from rich.text import Text
 
         for warning in state.warnings:
-            if warning not in self._warned:
-                self._warned.add(warning)
-                self.note(f"warning: {warning}")
+            if warning.message not in self._warned:
+                self._warned.add(warning.message)
+                self.note(f"warning: {warning.line}")
         self._progress.update(self._task, completed=state.step or 0, doing=doing(state))
         try:
             self._live.update(Group(self._progress, Text(self._figures(state))), refresh=True)

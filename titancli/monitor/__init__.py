@@ -58,20 +58,21 @@ def _say_json(watched: Watched, *, once: bool) -> None:
 
 
 def _say_lines(watched: Watched) -> None:
-    """One line for each new step or state, and each alert once."""
+    """One line for each new step or state, and each alert once, whatever its figures come to later."""
     from titancli.monitor.panels import line
 
     last: tuple[object, ...] = ()
-    told: set[str] = set()
+    told: set[object] = set()
     while True:
         shown = watched.look()
         if (shown.state, shown.seen.step) != last:
             last = (shown.state, shown.seen.step)
             report.say(line(shown))
         for alert in shown.alerts:
-            if alert not in told:
+            news = shown.news.get(alert, {alert})
+            if not told.issuperset(news):
                 report.say(f"alert: {alert}")
-        told.update(shown.alerts)
+                told.update(news)
         if watched.is_over:
             return
         time.sleep(REFRESH_S)

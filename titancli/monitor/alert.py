@@ -50,11 +50,21 @@ class Case:
     """One time that an alert is true: the words of its text, and percent of the step that it costs.
 
     `is_planned`: it is as was planned, and is worth a word only where another setting of the same layout is faster.
+    `about` is what it is true of, such as ranks, a host or a step: whatever its figures come to, it is no news where
+    it has been told of all of them.
     """
 
     words: Mapping[str, object] = field(default_factory=dict)
     lost_pct: float = 0.0
     is_planned: bool = False
+    about: frozenset[object] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised(Finding):
+    """A finding of a look, and what it is about (Case)."""
+
+    about: frozenset[object] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +100,7 @@ class Alert:
     why: str
 
 
-def raised(alerts: Iterable[Alert], look: Look) -> tuple[Finding, ...]:
+def raised(alerts: Iterable[Alert], look: Look) -> tuple[Raised, ...]:
     """The findings of a look, worst first: errors, then what costs most of the step, then in the order of the table."""
     found = [
         (case, finding)
@@ -102,16 +112,17 @@ def raised(alerts: Iterable[Alert], look: Look) -> tuple[Finding, ...]:
     return tuple(finding for _, finding in found)
 
 
-def _finding(alert: Alert, case: Case, look: Look) -> Finding | None:
+def _finding(alert: Alert, case: Case, look: Look) -> Raised | None:
     offer = _offer(alert, case, look, look.advice) if alert.ways and look.advice is not None else None
     if offer is None and case.is_planned:
         return None
-    return Finding(
+    return Raised(
         rule=alert.id,
         severity=alert.severity,
         key=next(iter(offer.edit)) if offer is not None else alert.key,
         message=alert.message.format_map(case.words),
         fix=_fix(alert, case, offer),
+        about=case.about,
     )
 
 

@@ -5,8 +5,7 @@ Knows every row, and what a look at a run raises. Does not know the form of a ro
 
 from __future__ import annotations
 
-from engine.errors import Finding
-from titancli.monitor.alert import Alert, Look, raised
+from titancli.monitor.alert import Alert, Look, Raised, raised
 from titancli.monitor.alerts_learning import LEARNING_ALERTS
 from titancli.monitor.alerts_life import LIFE_ALERTS
 from titancli.monitor.alerts_memory import MEMORY_ALERTS
@@ -17,6 +16,6 @@ ALERTS: tuple[Alert, ...] = (*LIFE_ALERTS, *TIME_ALERTS, *MEMORY_ALERTS, *LEARNI
 """Every alert; of two that weigh alike, the first here is said first."""
 
 
-def alerts_of(look: Look) -> tuple[Finding, ...]:
+def alerts_of(look: Look) -> tuple[Raised, ...]:
     """What a look raises, worst first."""
     return raised(ALERTS, look)

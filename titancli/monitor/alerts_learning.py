@@ -46,7 +46,7 @@ def _jumped(figure: Callable[[Report], float | None], least: float) -> Callable[
         if found is not None:
             _, step, value, usual = found
             words = {"step": f"{step:,}", "value": figures.loss(value), "usual": figures.loss(usual)}
-            yield Case(words=words)
+            yield Case(words=words, about=frozenset({step}))
 
     return cases
 

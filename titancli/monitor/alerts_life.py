@@ -19,14 +19,22 @@ def _failed(look: Look) -> Iterator[Case]:
     failure = look.failure
     if failure is not None:
         first_line = (failure.message.splitlines() or [""])[0]
-        yield Case(words={"run": look.run, "rank": failure.rank, "type": failure.type, "text": first_line})
+        yield Case(
+            words={"run": look.run, "rank": failure.rank, "type": failure.type, "text": first_line},
+            about=frozenset({failure.rank}),
+        )
 
 
 def _unsaved(look: Look) -> Iterator[Case]:
     seen = look.seen
     if seen.unsaved_step is not None:
         kept = "none is kept" if seen.saved_step is None else f"the newest kept is that of step {seen.saved_step:,}"
-        yield Case(words={"step": f"{seen.unsaved_step:,}", "kept": kept})
+        yield Case(words={"step": f"{seen.unsaved_step:,}", "kept": kept}, about=frozenset({seen.unsaved_step}))
+
+
+def _wordless(look: Look) -> Iterator[Case]:
+    if look.state == "failed" and look.failure is None:
+        yield Case(words={"run": look.run})
 
 
 def _gone(look: Look) -> Iterator[Case]:
@@ -38,7 +46,10 @@ def _silent(look: Look) -> Iterator[Case]:
     quiet_s = silence_s(look.seen, look.now)
     patience_s = max(_QUIET_S, _QUIET_STEPS * (look.seen.step_s or 0.0))
     if look.state == "running" and quiet_s is not None and quiet_s > patience_s:
-        yield Case(words={"run": look.run, "time": figures.duration(quiet_s // 60 * 60)})
+        yield Case(
+            words={"run": look.run, "time": figures.duration(quiet_s // 60 * 60)},
+            about=frozenset({look.seen.last_time}),
+        )
 
 
 def _unheard(look: Look) -> Iterator[Case]:
@@ -49,7 +60,7 @@ def _unheard(look: Look) -> Iterator[Case]:
 
 def _said(look: Look) -> Iterator[Case]:
     for warning in look.seen.warnings:
-        yield Case(words={"warning": warning})
+        yield Case(words={"warning": warning.line}, about=frozenset({warning.message}))
 
 
 LIFE_ALERTS = (
@@ -101,5 +112,14 @@ LIFE_ALERTS = (
         message="{warning}",
         fix="",
         why="a rank has written a warning; its own words say what to do",
+    ),
+    Alert(
+        id="W107",
+        severity="error",
+        cases=_wordless,
+        message="the run failed and no rank said why",
+        fix="titan logs {run} shows what ranks and torchrun printed last; titan launch with --name {run} --resume goes "
+        "on from the newest checkpoint",
+        why="a run may fail outside of its ranks, as where processes cannot be started or torchrun loses their node",
     ),
 )

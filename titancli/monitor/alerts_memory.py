@@ -35,7 +35,8 @@ def _nearly_full(look: Look) -> Iterator[Case]:
                 "used": figures.memory(fullest["used_bytes"]),
                 "capacity": figures.memory(fullest["capacity_bytes"]),
                 "planned": "" if planned is None else f" (planned: {figures.memory(planned)})",
-            }
+            },
+            about=frozenset(row["rank"] for row in full),
         )
 
 
@@ -55,7 +56,8 @@ def _over_plan(look: Look) -> Iterator[Case]:
                 "peak": figures.memory(peak),
                 "planned": figures.memory(planned),
                 "more": 100 * (peak / planned - 1),
-            }
+            },
+            about=frozenset(over),
         )
 
 
@@ -69,14 +71,15 @@ def _asked_again(look: Look) -> Iterator[Case]:
     }
     if again:
         words = {"ranks": _ranks(sorted(again), "has", "have"), "times": f"{max(again.values()):,} times"}
-        yield Case(words=words)
+        yield Case(words=words, about=frozenset(again))
 
 
 def _ran_out(look: Look) -> Iterator[Case]:
     short = {rank.rank: rank.ooms for rank in look.seen.ranks.values() if rank.ooms}
     if short:
         yield Case(
-            words={"ranks": _ranks(sorted(short), "ran", "ran"), "times": figures.many(max(short.values()), "time")}
+            words={"ranks": _ranks(sorted(short), "ran", "ran"), "times": figures.many(max(short.values()), "time")},
+            about=frozenset(short),
         )
 
 

@@ -30,7 +30,7 @@ def _missing(look: Look) -> Iterator[Case]:
             by_reason.setdefault(reasons.pop(), []).append(name)
     for reason, names in by_reason.items():
         if reason.startswith(_CAN_BE_MENDED):
-            yield Case(words={"meters": ", ".join(names), "reason": reason})
+            yield Case(words={"meters": ", ".join(names), "reason": reason}, about=frozenset({reason}))
 
 
 METER_ALERTS = (

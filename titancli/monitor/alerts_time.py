@@ -140,7 +140,7 @@ TIME_ALERTS = (
     Alert(
         id="W208",
         cases=slow_rank,
-        message="rank {rank} ({where}) is slow: its own time is {behind:.0f} % longer than that of {others}{of}",
+        message="{who} is slow: its own time is {behind:.0f} % longer than that of {others}{of}",
         fix="look at clocks, power and temperature there (nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE), at what "
         "else runs on {host}, and at titan doctor on it",
         why="every collective waits for the last rank: one slow GPU makes all of them slow, and only it does not wait",

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from titancli.monitor.profile import CAUSES, Profile
 from titancli.monitor.run_state import Rank, RunState
@@ -18,6 +18,7 @@ from titancli.monitor.values import as_number, as_whole
 
 AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
 """Mesh axes, outermost first: ranks of `tp` are neighbours."""
+Who = TypeVar("Who", int, str)
 # One profile may have met a hiccup of its host; whoever is late in two of them is slow.
 _COMPARED = 2
 
@@ -123,7 +124,7 @@ class Diagnosis:
     def stages(self) -> tuple[Stage, ...]:
         """What each pipeline stage takes, first to last; of stages that took profiles."""
         found = []
-        for stage, ranks in self._by_stage.items():
+        for stage, ranks in self.by_stage.items():
             told = [self.newest[rank] for rank in ranks]
             found.append(
                 Stage(
@@ -158,7 +159,8 @@ class Diagnosis:
         return None if None in known else 100 * sum(known) / planned["step"]
 
     @cached_property
-    def _by_stage(self) -> dict[int, list[int]]:
+    def by_stage(self) -> dict[int, list[int]]:
+        """Ranks that took a profile by their pipeline stage, in rising order."""
         found: dict[int, list[int]] = {}
         for rank in sorted(self.newest):
             found.setdefault(self.layout.stage(rank), []).append(rank)
@@ -169,7 +171,7 @@ class Diagnosis:
         """Each rank against the others of its stage; none in a stage of one."""
         return [
             _against_others({rank: self.own_s[rank] for rank in ranks}, self.profiles)
-            for ranks in self._by_stage.values()
+            for ranks in self.by_stage.values()
             if len(ranks) > 1
         ]
 
@@ -210,22 +212,33 @@ def planned_seconds(plan: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _against_others(own_s: Mapping[int, float], profiles: Mapping[int, tuple[Profile, ...]]) -> dict[int, Slow]:
-    """Each of some ranks against the median of all others, which is found in their order once."""
-    order = sorted(own_s, key=lambda rank: own_s[rank])
-    times = [own_s[rank] for rank in order]
+    """Each of some ranks against the others."""
+    return {
+        rank: Slow(
+            rank=rank,
+            behind_pct=behind_pct,
+            spread_pct=spread_pct,
+            of=len(own_s),
+            profiles=min(_COMPARED, len(profiles[rank])),
+        )
+        for rank, (behind_pct, spread_pct) in behind_others(own_s).items()
+    }
+
+
+def behind_others(own_s: Mapping[Who, float]) -> dict[Who, tuple[float, float]]:
+    """How much longer each one's time is than the median of all others, and how far all lie apart, both in percent.
+
+    Two of them cannot tell how far apart is usual: 0 there. That median is found in their order once.
+    """
+    order = sorted(own_s, key=lambda who: own_s[who])
+    times = [own_s[who] for who in order]
     middle = statistics.median(times)
-    spread_s = statistics.median(sorted(abs(each - middle) for each in times))
-    found: dict[int, Slow] = {}
-    for place, rank in enumerate(order):
+    spread_s = statistics.median(sorted(abs(each - middle) for each in times)) if len(times) > _COMPARED else 0.0
+    found: dict[Who, tuple[float, float]] = {}
+    for place, who in enumerate(order):
         usual_s = _median_without(times, place)
         if usual_s > 0:
-            found[rank] = Slow(
-                rank=rank,
-                behind_pct=100 * (own_s[rank] / usual_s - 1),
-                spread_pct=100 * spread_s / usual_s if len(times) > _COMPARED else 0.0,
-                of=len(times),
-                profiles=min(_COMPARED, len(profiles[rank])),
-            )
+            found[who] = 100 * (own_s[who] / usual_s - 1), 100 * spread_s / usual_s
     return found
 
 

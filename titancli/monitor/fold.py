@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from engine.events import Event
 from titancli.monitor.rank_fold import update_rank
-from titancli.monitor.run_state import Rank, Report, RunState
+from titancli.monitor.run_state import Rank, Report, RunState, Warned
 from titancli.monitor.values import as_number, as_whole
 
 KEPT_SPEEDS = 1000
@@ -108,12 +108,21 @@ def _update_run(state: RunState, event: Event, *, is_first: bool) -> RunState:
         case "step" if is_first:
             return _stepped(state, event)
         case "warning":
-            text = f"rank {event.get('rank')}: {event.get('message')}"
-            return replace(state, warnings=(*state.warnings, text)[-KEPT_WARNINGS:])
+            return replace(state, warnings=_warned(state.warnings, event))
         case "checkpoint":
             return _saved(state, event, is_first=is_first)
         case _:
             return state
+
+
+def _warned(warnings: tuple[Warned, ...], event: Event) -> tuple[Warned, ...]:
+    """The newest warnings; what many ranks say in the same words is one."""
+    message, rank = str(event.get("message")), as_whole(event.get("rank")) or 0
+    for place, warned in enumerate(warnings):
+        if warned.message == message:
+            ranks = warned.ranks if rank in warned.ranks else tuple(sorted((*warned.ranks, rank)))
+            return (*warnings[:place], Warned(message=message, ranks=ranks), *warnings[place + 1 :])
+    return (*warnings, Warned(message=message, ranks=(rank,)))[-KEPT_WARNINGS:]
 
 
 def _saved(state: RunState, event: Event, *, is_first: bool) -> RunState:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from titancli.monitor.alert import Look, line
+from titancli.monitor.alert import Look, Raised, line
 from titancli.monitor.alerts import alerts_of
 from titancli.monitor.diagnosis import Diagnosis, diagnose
 from titancli.monitor.follow import ENDED, State
@@ -27,7 +27,8 @@ class Frame:
     """What is shown at one moment; `to_json` is the contract's object.
 
     `time_s` holds seconds of a step by part, measured (means over the ranks that took a profile in this attempt) and
-    planned (on the busiest pipeline rank). `alerts` are `findings` as lines, worst first.
+    planned (on the busiest pipeline rank). `alerts` are `findings` as lines, worst first; `news` is what each of these
+    lines tells, which stays the same where figures in its text change.
     """
 
     time: float
@@ -41,6 +42,7 @@ class Frame:
     time_s: Mapping[str, Any] = field(default_factory=lambda: {"measured": None, "planned": None})
     slowest: Mapping[str, Any] | None = None
     findings: tuple[dict[str, Any], ...] = ()
+    news: Mapping[str, frozenset[object]] = field(default_factory=dict)
 
     @property
     def saved_s_ago(self) -> float | None:
@@ -119,7 +121,13 @@ def frame(
         time_s={"measured": diagnosis.measured, "planned": diagnosis.planned},
         slowest=_slowest(diagnosis),
         findings=tuple({name: getattr(each, name) for name in _OF_A_FINDING} for each in findings),
+        news={line(each): _news(each, seen) for each in findings},
     )
+
+
+def _news(raised: Raised, seen: RunState) -> frozenset[object]:
+    """An alert that is true of two ranks is news where it was of one; an attempt begins anew."""
+    return frozenset((seen.starts, raised.rule, each) for each in raised.about or {None})
 
 
 _OF_A_FINDING = ("rule", "severity", "key", "message", "fix")

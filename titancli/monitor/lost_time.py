@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from titancli import figures
 from titancli.charts import AXES, seconds
 from titancli.monitor.alert import Case, Look
+from titancli.monitor.diagnosis import Slow
+from titancli.monitor.slow_hosts import SlowHost, slowest_host
 from titancli.monitor.ways_time import schedule_pct
 
 WORTH_PCT = 5.0
@@ -51,6 +53,7 @@ def waits_for_data(look: Look) -> Iterator[Case]:
                 "host": look.seen.ranks[worst].host or "its host",
             },
             lost_pct=late[worst],
+            about=frozenset(late),
         )
 
 
@@ -129,29 +132,65 @@ def unbalanced(look: Look) -> Iterator[Case]:
 
 
 def slow_rank(look: Look) -> Iterator[Case]:
-    """The rank that is furthest behind the others of its stage, beyond what one profile and their spread may show."""
+    """The rank that is furthest behind the others of its stage, or its host where nearly all ranks of it are.
+
+    Beyond what one profile and the spread of the others may show.
+    """
     slow = look.diagnosis.slowest
     if slow is None:
         return
-    is_sure = slow.profiles > 1 and slow.of > 2
-    if slow.behind_pct < max(_BEHIND_PCT if is_sure else _BEHIND_ONCE_PCT, _SPREADS * slow.spread_pct):
+    hosts = {number: rank.host for number, rank in look.seen.ranks.items()}
+    host = slowest_host(look.diagnosis, hosts, least_pct=_BEHIND_PCT)
+    if host is not None and slow.rank in host.ranks and _is_behind(host):
+        yield from _slow_host(look, host)
         return
-    profile, rank = look.diagnosis.newest[slow.rank], look.seen.ranks[slow.rank]
-    lost = 100 * look.diagnosis.own_s[slow.rank] * (1 - 1 / (1 + slow.behind_pct / 100)) / profile.step_s
-    if lost < WORTH_PCT or 100 * (profile.data_s or 0.0) / profile.step_s >= lost:
-        return  # W201 says what it waits for
-    device = rank.uuid or rank.gpu
+    lost = _lost_pct(look, slow.rank, slow.behind_pct)
+    if not _is_behind(slow) or lost is None:
+        return
+    rank = look.seen.ranks[slow.rank]
+    where = ", ".join(part for part in (rank.host, rank.uuid or rank.gpu) if part) or "not known where"
     yield Case(
         words={
-            "rank": slow.rank,
-            "where": ", ".join(part for part in (rank.host, device) if part) or "not known where",
+            "who": f"rank {slow.rank} ({where})",
             "behind": slow.behind_pct,
             "others": "the other rank" if slow.of == 2 else f"the other {slow.of - 1} ranks",
             "of": " of its stage" if look.diagnosis.layout.pp > 1 else "",
             "host": rank.host or "its host",
         },
         lost_pct=lost,
+        about=frozenset({slow.rank}),
     )
+
+
+def _slow_host(look: Look, slow: SlowHost) -> Iterator[Case]:
+    losses = [_lost_pct(look, rank, slow.behind_pct) for rank in slow.ranks]
+    lost = [each for each in losses if each is not None]
+    if 2 * len(lost) <= len(losses):
+        return
+    of = "" if look.diagnosis.layout.pp == 1 else " of its stage" if slow.stages == 1 else " of its stages"
+    yield Case(
+        words={
+            "who": f"host {slow.host} (ranks {figures.ranges(slow.ranks)})",
+            "behind": slow.behind_pct,
+            "others": "the other host" if slow.of == 2 else f"the other {slow.of - 1} hosts",
+            "of": of,
+            "host": slow.host,
+        },
+        lost_pct=statistics.median(lost),
+        about=frozenset({slow.host}),
+    )
+
+
+def _is_behind(slow: Slow | SlowHost) -> bool:
+    is_sure = slow.profiles > 1 and slow.of > 2
+    return slow.behind_pct >= max(_BEHIND_PCT if is_sure else _BEHIND_ONCE_PCT, _SPREADS * slow.spread_pct)
+
+
+def _lost_pct(look: Look, rank: int, behind_pct: float) -> float | None:
+    """What a rank that is behind costs of its step; None where that is little, or W201 says what it waits for."""
+    profile = look.diagnosis.newest[rank]
+    lost = 100 * look.diagnosis.own_s[rank] * (1 - 1 / (1 + behind_pct / 100)) / profile.step_s
+    return None if lost < WORTH_PCT or 100 * (profile.data_s or 0.0) / profile.step_s >= lost else lost
 
 
 def slower_than_planned(look: Look) -> Iterator[Case]:

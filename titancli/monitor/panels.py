@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from titancli import figures
+from titancli.monitor.follow import ENDED
 from titancli.monitor.frame import Frame
 from titancli.monitor.layout import BOX_SIDES
 from titancli.monitor.panels_alerts import alert_lines, alert_title
@@ -54,7 +55,7 @@ def line(frame: Frame) -> str:
             f"grad norm {figures.loss(seen.grad_norm)}",
             f"{figures.rate(seen.tokens_per_s_per_gpu)} {speed_unit(seen.gpu)}",
             f"memory {figures.memory(most_used_bytes(frame))}",
-            f"left {figures.duration(frame.eta_s)}",
+            *(() if frame.state in ENDED else (f"left {figures.duration(frame.eta_s)}",)),
         )
     )
 

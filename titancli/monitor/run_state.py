@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from titancli import figures
 from titancli.monitor.curve import Curve
 from titancli.monitor.profile import Profile
 from titancli.monitor.ran_out import RanOut
@@ -120,6 +121,19 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Warned:
+    """A warning, and the ranks that said it in the same words, in rising order."""
+
+    message: str
+    ranks: tuple[int, ...]
+
+    @property
+    def line(self) -> str:
+        """`rank 3: text`, or `ranks 0-511: text`."""
+        return f"rank{'' if len(self.ranks) == 1 else 's'} {figures.ranges(self.ranks)}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     """A run as its events tell it.
 
@@ -145,7 +159,7 @@ class RunState:
     step_seconds: tuple[float, ...] = ()
     phase: str | None = None
     last_time: float | None = None
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Warned, ...] = ()
     starts: int = 0
     began: float | None = None
     restarted: float | None = None

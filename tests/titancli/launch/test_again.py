@@ -166,7 +166,7 @@ def test_the_monitor_reads_it_as_a_run_that_went_well(shrunk: Ran) -> None:
     state = Follower(shrunk.run).read()
     assert judge(state, Launcher.read(shrunk.run)) == "finished"
     assert (state.step, state.first_failure, len(state.losses)) == (2, None, 2)
-    assert "out of memory on rank" in state.warnings[0]
+    assert "out of memory on rank" in state.warnings[0].message
 
 
 def test_the_same_launch_again_finds_it_complete(shrunk: Ran, titan_words: tuple[str, ...]) -> None:

@@ -207,7 +207,7 @@ def recorded(preset: str = "fsdp-8b", values: Mapping[str, Any] | None = None, *
     assert found.plan is not None, found.findings
     nodes = config.cluster.nodes
     each = found.plan.world_size // nodes
-    return Recorded(config=config, plan=found.plan, gpus_per_node=each, **changes)
+    return Recorded(config=config, plan=found.plan, **({"gpus_per_node": each} | changes))
 
 
 def healthy(plan: Plan, rank: int, step: int) -> Parts:

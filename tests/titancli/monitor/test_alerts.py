@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +280,31 @@ def test_meters_that_nobody_can_switch_on_are_no_alert(reason: str) -> None:
 def test_meters_that_one_gpu_shows_are_no_alert() -> None:
     shy = recorded(EIGHT, of_gpu=lambda rank, _: {"sm_pct": None, "reasons": {"sm_pct": "permission"}} if rank else {})
     assert raised_by(shy) == {}
+
+
+def test_host_of_which_all_ranks_are_slow_is_named_instead_of_one_of_them() -> None:
+    slow = recorded("3d-405b", steps=100, log_freq=50, change=on(range(136, 144), 0.3, "compute_s"))
+    found = raised_by(slow)["W208"]
+    assert found.message.startswith("host node-017 (ranks 136-143) is slow: its own time is ")
+    assert found.message.endswith(" % longer than that of the other 7 hosts of its stage")
+    assert "what else runs on node-017" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("ranks", "who"), [(range(4, 8), "host node-001 (ranks 4-7)"), ([5], "rank 5 (node-001"), ([4, 5], "rank ")]
+)
+def test_of_two_hosts_the_slow_one_is_named_and_of_one_with_some_slow_ranks_the_rank(
+    ranks: Collection[int], who: str
+) -> None:
+    found = raised_by(recorded(EIGHT, gpus_per_node=4, change=on(ranks, 0.2, "compute_s")))
+    assert found["W208"].message.startswith(who)
+
+
+def test_hosts_that_are_all_unlike_have_no_slow_one() -> None:
+    def uneven(rank: int, _: int, parts: Any) -> Any:
+        return parts.plus(0.06 * (rank // 2) * parts.step_s, "compute_s")
+
+    assert "W208" not in raised_by(recorded(EIGHT, gpus_per_node=2, change=uneven))
 
 
 # ── what is offered ──

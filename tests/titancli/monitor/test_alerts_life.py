@@ -67,6 +67,20 @@ def test_warning_of_a_rank_is_in_its_own_words() -> None:
     assert fares(*BEGUN, event("warning", rank=2, message="hot {x}"))["W106"].message == "rank 2: hot {x}"
 
 
+def test_warning_of_many_ranks_is_one_alert_and_others_stay() -> None:
+    same = [event("warning", rank=rank, message="hot") for rank in range(4)]
+    seen = fold(RunState(), [*BEGUN, event("warning", rank=1, message="late"), *same, *same])
+    assert [warning.line for warning in seen.warnings] == ["rank 1: late", "ranks 0-3: hot"]
+    assert fares(*BEGUN, *same)["W106"].message == "ranks 0-3: hot"
+
+
+def test_failed_run_of_which_no_rank_said_why_has_a_way_out() -> None:
+    found = fares(*BEGUN, state="failed")
+    assert list(found) == ["W107"]
+    assert found["W107"].message == "the run failed and no rank said why"
+    assert found["W107"].fix.startswith("titan logs x shows what ranks and torchrun printed last; ")
+
+
 def test_many_ranks_close_to_their_memory_are_one_alert() -> None:
     events = [event("memory", rank=rank, reserved_bytes=96 + rank % 4, ooms=1) for rank in range(4)]
     seen = fold(RunState(), [*BEGUN, *events])

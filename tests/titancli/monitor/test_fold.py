@@ -204,7 +204,7 @@ def test_a_failure_after_a_restart_is_one() -> None:
 def test_curves_begin_anew_after_a_restart() -> None:
     state = seen(step(1, loss=9.0), RESTART, step(1, loss=3.0))
     assert (state.losses, state.first_loss) == ((3.0,), 3.0)
-    assert state.warnings == ("rank 0: out of memory on rank 1: started again",)
+    assert [warning.line for warning in state.warnings] == ["rank 0: out of memory on rank 1: started again"]
 
 
 def begins(rank: int, time: float) -> dict[str, Any]:

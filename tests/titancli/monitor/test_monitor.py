@@ -15,9 +15,13 @@ from typing import Any
 import pexpect
 import pytest
 
+import titancli.monitor
 from engine.events import EventLog
+from titancli.monitor.fold import fold
 from titancli.monitor.follow import Launcher
+from titancli.monitor.frame import Frame, frame
 from titancli.monitor.panels_ink import cells
+from titancli.monitor.run_state import RunState
 
 
 def write_run(folder: Path, *, exit_code: int | None = None) -> Path:
@@ -61,7 +65,40 @@ def test_plain_lines_end_with_the_run(titan: Callable[..., Any], finished_run: t
     ran = titan("monitor", cwd=finished_run[0].parents[1])
     assert ran.code == 0
     assert ran.out.startswith("finished  step 6 of 6  loss ")
+    assert "left" not in ran.out.splitlines()[0]
     assert [line for line in ran.out.splitlines()[1:] if not line.startswith("alert: ")] == []
+
+
+class Looks:
+    """Looks at a run, one after another."""
+
+    def __init__(self, *looks: Frame) -> None:
+        self._left = list(looks)
+
+    @property
+    def is_over(self) -> bool:
+        return not self._left
+
+    def look(self) -> Frame:
+        return self._left.pop(0)
+
+
+def test_plain_lines_tell_an_alert_once_whatever_its_figures_come_to(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nearly_full(*reserved: int) -> Frame:
+        events = [
+            {"rank": rank, "time": 1.0, "kind": "memory", "reserved_bytes": each} for rank, each in enumerate(reserved)
+        ]
+        plan = {"world_size": 2, "gpu": "h200", "stages": [{"memory": {"capacity_bytes": 100, "peak_bytes": 60}}]}
+        seen = fold(RunState(), events)
+        return frame("x", seen, "running", failure=None, config={}, plan=plan, now=2.0)
+
+    monkeypatch.setattr(titancli.monitor, "REFRESH_S", 0.0)
+    looks = Looks(nearly_full(96), nearly_full(97), nearly_full(97, 98), nearly_full(50, 99))
+    titancli.monitor._say_lines(looks)  # type: ignore[arg-type]
+    told = [line.partition(" of ")[0] for line in capsys.readouterr().out.splitlines() if "alert: W210" in line]
+    assert told == ["alert: W210: rank 0 uses 96 B", "alert: W210: ranks 0-1 use up to 98 B"]
 
 
 @pytest.mark.parametrize("words", [("monitor",), ("monitor", "nothing"), ("logs",), ("logs", "nothing")])
