@@ -217,7 +217,12 @@ def launch(
     return launch(config, preset, context.obj, options)
 
 
-@app.command(cls=Command)
+@app.command(
+    cls=Command,
+    epilog="The screen shows where the time of a step goes, every GPU, each beside the plan, and what is wrong with "
+    "its fix; arrows, PgUp and PgDn move over the ranks, s changes their order, a shows all alerts, ? all keys, q "
+    "leaves.",
+)
 def monitor(
     run: _Run = None,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,

@@ -53,7 +53,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         ),
     ),
     "monitor": (
-        Example("titan monitor", "The newest run, live."),
+        Example("titan monitor", "The newest run, live: where its time goes, every GPU, against the plan."),
         Example("titan monitor first --once", "One frame of the run called first."),
         Example("titan monitor first --json", "One JSON object a refresh."),
     ),
