@@ -35,9 +35,9 @@ def looked(run: Path) -> dict[str, Any]:
     """Looks at a run, draws it, and waits for a line before each next look; seconds and MiB."""
     from rich.console import Console
 
-    from titancli.monitor.panels_ink import SIGNS
-    from titancli.monitor.screen_drawing import drawing
-    from titancli.monitor.screen_view import View
+    from titancli.monitor.screen.drawing import drawing
+    from titancli.monitor.screen.panels_ink import SIGNS
+    from titancli.monitor.screen.view import View
 
     watched = Watched(run)
     console = Console(file=io.StringIO(), width=COLUMNS, height=ROWS, force_terminal=True, color_system="truecolor")

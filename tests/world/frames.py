@@ -8,11 +8,11 @@ from typing import Any
 
 from titancli.monitor.curve import Curve
 from titancli.monitor.frame import Frame
-from titancli.monitor.panels import panels
-from titancli.monitor.panels_ink import SIGNS, Ink
 from titancli.monitor.run_state import Failure, Rank, RunState
-from titancli.monitor.screen_drawing import drawing
-from titancli.monitor.screen_view import View
+from titancli.monitor.screen.drawing import drawing
+from titancli.monitor.screen.panels import panels
+from titancli.monitor.screen.panels_ink import SIGNS, Ink
+from titancli.monitor.screen.view import View
 
 GIB = 1 << 30
 _ROW_KEYS = (

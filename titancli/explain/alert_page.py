@@ -15,7 +15,7 @@ from titancli.families import family_of
 from titancli.monitor.alerts import ALERTS
 
 if TYPE_CHECKING:
-    from titancli.monitor.alert import Alert
+    from titancli.monitor.alerts.alert import Alert
 
 
 def alert_named(name: str) -> Alert:

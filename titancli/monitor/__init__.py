@@ -1,6 +1,6 @@
 """`titan monitor`: a run, seen while it runs or after.
 
-Knows the ways to show it. Does not know what is read of a run (watched), looks (panels), keys or when to draw (screen).
+Knows the ways to show it. Does not know what is read of a run (watched), keys or when and how to draw (screen).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _say_json(watched: Watched, *, once: bool) -> None:
 
 def _say_lines(watched: Watched) -> None:
     """One line for each new step or state, and each alert once, whatever its figures come to later."""
-    from titancli.monitor.panels import line
+    from titancli.monitor.screen.panels import line
 
     last: tuple[object, ...] = ()
     told: set[object] = set()
@@ -81,8 +81,8 @@ def _say_lines(watched: Watched) -> None:
 def _draw(shown: Frame) -> None:
     from rich.console import ConsoleDimensions
 
-    from titancli.monitor.panels import panels
-    from titancli.monitor.panels_ink import Ink
+    from titancli.monitor.screen.panels import panels
+    from titancli.monitor.screen.panels_ink import Ink
 
     console = report.console(sys.stdout)
     width = max(_LEAST_WIDTH, console.width) if sys.stdout.isatty() else _PIPE_WIDTH
@@ -93,8 +93,8 @@ def _draw(shown: Frame) -> None:
 
 def _show(watched: Watched) -> None:
     """The screen; what stays in the terminal is the end of a run, or where it was when somebody left."""
-    from titancli.monitor.panels import line
-    from titancli.monitor.screen import watch
+    from titancli.monitor.screen.panels import line
+    from titancli.monitor.screen.watching import watch
 
     shown, was_left = watch(watched)
     if not was_left or watched.is_over:

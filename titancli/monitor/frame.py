@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from titancli.monitor.alert import Look, Raised, line
 from titancli.monitor.alerts import alerts_of
+from titancli.monitor.alerts.alert import Look, Raised, line
 from titancli.monitor.diagnosis import Diagnosis, diagnose
 from titancli.monitor.follow import ENDED, State
 from titancli.monitor.rows import rows_of

@@ -68,9 +68,9 @@ def _screen(write: Callable[[Path], Path], columns: int, rows: int) -> Text:
     from rich.console import Console
     from rich.text import Text
 
-    from titancli.monitor.panels_ink import SIGNS
-    from titancli.monitor.screen_drawing import drawing
-    from titancli.monitor.screen_view import View
+    from titancli.monitor.screen.drawing import drawing
+    from titancli.monitor.screen.panels_ink import SIGNS
+    from titancli.monitor.screen.view import View
     from titancli.monitor.watched import Watched
 
     with tempfile.TemporaryDirectory() as folder:

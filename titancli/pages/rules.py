@@ -12,8 +12,8 @@ from engine.rules import RULES, Rule
 from engine.rules.row import EVERY_STACK
 from titancli.explain.alert_page import fixes_of
 from titancli.families import FAMILIES
-from titancli.monitor.alert import Alert
 from titancli.monitor.alerts import ALERTS
+from titancli.monitor.alerts.alert import Alert
 from titancli.pages.markdown import form, prose, text
 
 

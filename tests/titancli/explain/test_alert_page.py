@@ -10,8 +10,8 @@ import pytest
 from engine.keys import field_docs
 from titancli.explain.alert_page import alert_json, alert_named, alert_page
 from titancli.explain.asked import asked
-from titancli.monitor.alert import Alert
 from titancli.monitor.alerts import ALERTS
+from titancli.monitor.alerts.alert import Alert
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.id)

@@ -20,8 +20,8 @@ from engine.events import EventLog
 from titancli.monitor.fold import fold
 from titancli.monitor.follow import Launcher
 from titancli.monitor.frame import Frame, frame
-from titancli.monitor.panels_ink import cells
 from titancli.monitor.run_state import RunState
+from titancli.monitor.screen.panels_ink import cells
 
 
 def write_run(folder: Path, *, exit_code: int | None = None) -> Path:
