@@ -1,10 +1,9 @@
-"""What tests of several rooms share: real processes, started once."""
+"""What tests of several rooms share: signals, a machine without calibrations, and real ranks."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 from gloo_pool import GlooPool
@@ -22,8 +21,6 @@ def _no_calibrations(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyte
 
 
 @pytest.fixture(scope="session")
-def gloo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GlooPool]:
+def gloo(tmp_path_factory: pytest.TempPathFactory) -> GlooPool:
     """`gloo.run(world_size, function, **arguments)`: calls a function on real ranks."""
-    pool = GlooPool(tmp_path_factory.mktemp("gloo"))
-    yield pool
-    pool.close()
+    return GlooPool(tmp_path_factory.mktemp("gloo"))

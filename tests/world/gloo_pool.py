@@ -1,8 +1,9 @@
-"""Real processes for tests of parallel code, started once and used by many tests.
+"""Real processes for tests of parallel code, with torch imported from their start.
 
 Knows how to send a function by the file and name it is defined under, to any number of
-processes that then share a gloo group of their own. A rank that fails ends the job at once, and
-one that hangs is ended by a deadline: the processes are killed and started anew.
+processes that share a gloo group of their own. A rank that fails ends the job at once, and
+one that hangs is ended by a deadline. Every job has processes of its own: what is left of groups
+keeps threads, each of which looks around a hundred times a second.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ import inspect
 import os
 import pickle
 import selectors
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+from ready import ready
 
 _WORKER = Path(__file__).with_name("gloo_worker.py")
 
@@ -31,72 +32,68 @@ class RankDiedError(RankFailedError):
 
 
 class GlooPool:
-    """Processes that wait for work; `run` gives it to the first few of them. `folder` is where they meet."""
+    """As many processes as a function asks for. `folder` is where they meet."""
 
     def __init__(self, folder: Path, *, deadline_s: float = 90.0) -> None:
         self._deadline_s = deadline_s
-        self._workers: list[subprocess.Popen[bytes]] = []
         self._folder = folder
         self._jobs = 0
 
     def run(self, world_size: int, function: Callable[..., Any], **arguments: Any) -> list[Any]:
         """Calls a module-level function on every rank of a new group; returns what each gave back, by rank."""
-        self._start(world_size)
         self._jobs += 1
         store = self._folder / f"store-{self._jobs}"
-        for rank, worker in enumerate(self._workers[:world_size]):
-            job = (inspect.getfile(function), function.__name__, arguments, rank, world_size, str(store))
-            assert worker.stdin is not None
-            pickle.dump(job, worker.stdin)
-            worker.stdin.flush()
+        job = (inspect.getfile(function), function.__name__, arguments, world_size, str(store))
+        workers: list[_Worker] = []
         try:
-            return self._collect(world_size)
-        except BaseException:
-            self.close()
-            raise
+            for rank in range(world_size):
+                workers.append(_Worker(rank, job))
+            return self._collect(workers)
+        finally:
+            for worker in workers:
+                worker.close()
 
-    def _start(self, count: int) -> None:
-        environment = {
-            key: value for key, value in os.environ.items() if not key.startswith(("TITAN_", "TORCHELASTIC_"))
-        }
-        for _ in range(count - len(self._workers)):
-            self._workers.append(
-                subprocess.Popen(
-                    [sys.executable, str(_WORKER)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    env=environment,
-                )
-            )
-
-    def _collect(self, world_size: int) -> list[Any]:
+    def _collect(self, workers: list[_Worker]) -> list[Any]:
         results: dict[int, Any] = {}
         end_s = time.monotonic() + self._deadline_s
         with selectors.DefaultSelector() as selector:
-            for rank, worker in enumerate(self._workers[:world_size]):
-                assert worker.stdout is not None
-                selector.register(worker.stdout, selectors.EVENT_READ, rank)
-            while len(results) < world_size:
-                ready = selector.select(max(0.0, end_s - time.monotonic()))
-                if not ready:
-                    missing = sorted(set(range(world_size)) - results.keys())
+            for rank, worker in enumerate(workers):
+                selector.register(worker.answers, selectors.EVENT_READ, rank)
+            while len(results) < len(workers):
+                ready_now = selector.select(max(0.0, end_s - time.monotonic()))
+                if not ready_now:
+                    missing = sorted(set(range(len(workers))) - results.keys())
                     raise TimeoutError(f"ranks {missing} did not answer within {self._deadline_s:.0f} s")
-                for key, _ in ready:
+                for key, _ in ready_now:
                     results[key.data] = _answer(key.data, key.fileobj)
                     selector.unregister(key.fileobj)
-        return [results[rank] for rank in range(world_size)]
+        return [results[rank] for rank in range(len(workers))]
+
+
+class _Worker:
+    """The process of a rank, and the pipe that its answer comes through."""
+
+    def __init__(self, rank: int, job: tuple[Any, ...]) -> None:
+        answers, gives = os.pipe()
+        reads, writes = os.pipe()
+        self.answers: BinaryIO = os.fdopen(answers, "rb")
+        environ = {key: value for key, value in os.environ.items() if not key.startswith(("TITAN_", "TORCHELASTIC_"))}
+        # Ranks of a launch do not agree on the order of sets, and these do not either.
+        self._process = ready(rank % 2).start(str(_WORKER), "main", streams=(reads, gives, 2), environ=environ)
+        for ours in (reads, gives):
+            os.close(ours)
+        self._asks: BinaryIO = os.fdopen(writes, "wb")
+        with contextlib.suppress(BrokenPipeError):
+            pickle.dump((rank, *job), self._asks)
+            self._asks.flush()
 
     def close(self) -> None:
-        """Kills the processes; the next `run` starts others."""
-        for worker in self._workers:
-            worker.kill()
-        for worker in self._workers:
-            worker.wait()
-            for pipe in (worker.stdin, worker.stdout):
-                with contextlib.suppress(BrokenPipeError):
-                    assert pipe is not None
-                    pipe.close()
-        self._workers.clear()
+        """Ends it, where it has not ended."""
+        self._process.kill()
+        self._process.wait()
+        self.answers.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._asks.close()
 
 
 def _answer(rank: int, pipe: Any) -> Any:
