@@ -2,7 +2,7 @@
 
 `python tests/world/parity.py [WORDS]` starts real gloo processes for every row whose name holds one of
 the words (or for all), and prints how far each is from one process; tests/engine/test_layouts.py holds the same
-rows to the tolerances.
+rows to the tolerances, with less work in each.
 """
 
 from __future__ import annotations
@@ -201,14 +201,17 @@ def distance(ranks: list[dict[str, Any]], alone: dict[str, Any]) -> Distance:
     )
 
 
-def measure(pool: GlooPool, layout: Layout, optimizer: str, *, folder: Path) -> Distance:
-    """Runs one row, and the process it is compared with where that has not run yet."""
-    weights = folder / f"{optimizer}.pt"
-    figures = folder / f"{optimizer}-figures.pt"
+def measure(
+    pool: GlooPool, layout: Layout, optimizer: str, *, folder: Path, values: Mapping[str, Any] | None = None
+) -> Distance:
+    """Runs one row, and the process it is compared with where that has not run yet; `values` go over those of both."""
+    over = dict(values or {})
+    name = "-".join([optimizer, *(str(value) for value in over.values())])
+    weights, figures = folder / f"{name}.pt", folder / f"{name}-figures.pt"
     if not figures.exists():
-        (alone,) = pool.run(1, run, arguments=ONE.arguments(optimizer), weights=str(weights), keep=True)
+        (alone,) = pool.run(1, run, arguments=ONE.arguments(optimizer) | over, weights=str(weights), keep=True)
         torch.save(alone, figures)
-    job = {"arguments": layout.arguments(optimizer), "weights": str(weights), "keep": False}
+    job = {"arguments": layout.arguments(optimizer) | over, "weights": str(weights), "keep": False}
     try:
         ranks = pool.run(layout.processes, run, **job)
     except RankDiedError as death:
@@ -231,7 +234,6 @@ def main() -> None:
                 d = measure(pool, row, optimizer, folder=Path(folder))
                 numbers = "".join(f"{value:10.1e}" for value in (d.loss, d.norm, d.before, d.after))
                 print(f"{row.name:34}{optimizer:>10}{numbers}{d.largest_share:8.3f}", flush=True)
-        pool.close()
 
 
 if __name__ == "__main__":
