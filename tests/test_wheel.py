@@ -52,4 +52,6 @@ def test_wheel_leaves_tests_out(installed: Path) -> None:
 
 def test_wheel_leaves_pages_and_pictures_out(installed: Path) -> None:
     assert (installed / "titancli" / "pages" / "commands.py").is_file()
-    assert not [path for path in installed.rglob("*") if path.suffix in (".md", ".svg", ".png") and "titancli" in path.parts]
+    assert not [
+        path for path in installed.rglob("*") if path.suffix in (".md", ".svg", ".png") and "titancli" in path.parts
+    ]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +58,14 @@ def titan(tmp_path: Path) -> Titan:
 def titan_command() -> tuple[str, ...]:
     """The words that start `titan`."""
     return TITAN
+
+
+@pytest.fixture
+def usual_port() -> Iterator[int]:
+    """The port that rendezvous usually have, for one test of this machine at a time."""
+    with Path(tempfile.gettempdir(), f"titan-tests-{os.getuid()}-29500.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield 29500
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from engine.sources import load
 
 WRONG = "[train]\nseqlen = 4096\n"
 TOO_LARGE = '[cluster]\ngpu = "h100-80"\nnodes = 2\n'
-UNBUILT = "[profiling]\nenable_profiling = true\n\n[checkpoint]\nlast_save_in_hf = true\nenable = true\n"
+UNBUILT = "[data]\nnum_workers = 1\n\n[checkpoint]\nlast_save_in_hf = true\nenable = true\n"
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_what_is_not_built_is_named_with_key_and_line(
 ) -> None:
     ran = titan("launch", "--preset", "quickstart", file(UNBUILT))
     assert ran.code == 2
-    for line, key in ((2, "profiling.enable_profiling"), (5, "checkpoint.last_save_in_hf")):
+    for line, key in ((2, "data.num_workers"), (5, "checkpoint.last_save_in_hf")):
         assert f"error[R301]: {key} is not built yet" in ran.err
         assert f"  --> run.toml:{line}  {key}\n" in ran.err
     assert not (tmp_path / "runs").exists()

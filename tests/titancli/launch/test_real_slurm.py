@@ -184,6 +184,7 @@ def test_c42_a_job_that_is_requeued_goes_on_and_a_cancelled_one_saves_and_leaves
     assert steps == list(range(1, len(steps) + 1)), f"each step once, over the start at {resumed}"
 
 
+@pytest.mark.usefixtures("usual_port")
 def test_srun_starts_a_launch_on_each_node_of_an_allocation(
     titan_command: tuple[str, ...], slurm: dict[str, str], tmp_path: Path
 ) -> None:

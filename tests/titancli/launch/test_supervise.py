@@ -307,11 +307,11 @@ def test_bar_moves_in_a_terminal_of_60_columns_and_ctrl_c_ends_it(
     assert of_run(tmp_path / "runs" / "x") == []
 
 
-def test_c44_usual_port_in_use_is_no_hindrance(titan: Callable[..., Any]) -> None:
+def test_c44_usual_port_in_use_is_no_hindrance(titan: Callable[..., Any], usual_port: int) -> None:
     with socket.socket() as usual:
         usual.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            usual.bind(("127.0.0.1", 29500))
+            usual.bind(("127.0.0.1", usual_port))
             usual.listen()
         except OSError:
             pass  # somebody else holds it: just as good
