@@ -14,6 +14,11 @@ for _number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(_number, signal.SIG_DFL if _number is signal.SIGHUP else signal.default_int_handler)
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two processes for all tests, much of whose time is waiting; none beside this one for tests that are named."""
+    return 2 if config.args_source is pytest.Config.ArgsSource.TESTPATHS else 0
+
+
 @pytest.fixture(autouse=True)
 def _no_calibrations(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans of tests know nothing of what was measured on the machine that they run on."""
