@@ -128,6 +128,9 @@ class Training:
             self.meter.add(tokens=status.tokens, slots=self.plan.tokens_per_step, data_s=data_s)
             if step == first_step or step % log_freq == 0:
                 self.report(status.tokens, profiler)
+            elif profiler.is_over(step):
+                self.wait()
+                profiler.finish()
             self.go_on(first=step == first_step, step_s=time.perf_counter() - began_s)
             if self.saver is not None and self.saver.is_due(done):
                 self.save(self.saver, done)
@@ -157,6 +160,12 @@ class Training:
         data_s = time.perf_counter() - began_s
         profiler.read(began_ns, time.time_ns())
         return data_s
+
+    def wait(self) -> None:
+        """Waits until the device is done with all that is queued."""
+        self.pulse.at("report")
+        if self.built.device.type == "cuda":
+            torch.cuda.synchronize(self.built.device)
 
     def asks(self, profiler: Profiler, step: int) -> bool:
         """Whether this rank asks for a profile of `step`; a checkpoint in the midst of it would be taken for a wait."""

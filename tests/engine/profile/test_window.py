@@ -126,16 +126,15 @@ def test_collectives_of_an_axis_are_counted_as_that_axis(gloo: GlooPool, tmp_pat
         assert exposed["dp_shard"] > 0
 
 
-def kept(folder: str) -> list[str]:
-    """The traces that a run leaves, and what it warned of, with a profiler that fails after the first."""
-    config = tiny(profiling__enable_profiling=True, profiling__profile_freq=3, metrics__breakdown_freq=0)
+def test_a_trace_is_kept_where_people_ask_for_it_though_its_step_is_not_reported(tmp_path: Path) -> None:
+    every = {"profiling__enable_profiling": True, "profiling__profile_freq": 3, "metrics__breakdown_freq": 0}
+    config = tiny(training__steps=7, metrics__log_freq=5, **every)
     resolved = plan(config)
-    fit(config, resolved, run=Path(folder), source=Rows(config, resolved, data_rank=0))
-    return sorted(path.name for path in (Path(folder) / "profiles").iterdir())
-
-
-def test_a_trace_is_kept_where_people_ask_for_it(tmp_path: Path) -> None:
-    assert kept(str(tmp_path)) == ["step-00000003-rank-00000.json.gz"]
+    outcome = fit(config, resolved, run=tmp_path, source=Rows(config, resolved, data_rank=0))
+    kept = sorted(path.name for path in (tmp_path / "profiles").iterdir())
+    known = [step["step"] for step in outcome.steps if step["breakdown"]["compute_s"] is not None]
+    assert kept == ["step-00000003-rank-00000.json.gz", "step-00000006-rank-00000.json.gz"]
+    assert known == [5, 7]
 
 
 def test_a_profiler_that_cannot_start_ends_no_run_and_is_told_once(
