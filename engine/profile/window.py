@@ -46,7 +46,8 @@ class Profiler:
 
     def ask(self, step: int) -> bool:
         """Whether `step`, which is not the next but the one after it, should be profiled; rank 0 asks for all."""
-        return self._rank == 0 and self._target is None and self.due.is_due(step, time.monotonic())
+        may = self._rank == 0 and self._works and self._target is None
+        return may and self.due.is_due(step, time.monotonic())
 
     def expect(self, step: int) -> None:
         """All ranks agreed to profile this step."""
