@@ -379,7 +379,7 @@ class Metrics(Section):
     log_freq: Count = 10
     """Steps between step events; the first and the last step are always written."""
     breakdown_freq: Whole = 50
-    """Steps between profiles of one step for its breakdown; fewer where they would cost 1 % of the time; 0: none."""
+    """Steps between profiles of one step for its breakdown; fewer where they would cost over 0.5 % of time; 0: none."""
     enable_tensorboard: bool = False
     """Write the events to TensorBoard too, in `tensorboard` of the run folder; needs the package tensorboard."""
     enable_wandb: bool = False

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from engine.events import Event
 from titancli.compare.idle import Shares, shares_of
+from titancli.monitor.fold import step_of
 from titancli.monitor.values import as_number, as_whole
 
 Along = Literal["steps", "tokens", "time"]
@@ -115,7 +116,7 @@ class _Attempts:
     def begin(self, event: Event) -> None:
         """All ranks begin again, after the step that the run goes on from."""
         self._world_size = as_whole(event.get("world_size")) or self._world_size
-        self._after, self._is_first = as_whole(event.get("resumed_from")) or 0, True
+        self._after, self._is_first = step_of(event.get("resumed_from")) or 0, True
         self.count += 1
         self._cut(self._after)
         last = self.windows[-1] if self.windows else None

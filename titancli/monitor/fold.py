@@ -145,7 +145,7 @@ def _started(state: RunState, event: Event, *, is_first: bool) -> RunState:
     world_size = as_whole(event.get("world_size")) or state.world_size
     if not is_first:
         return replace(state, world_size=world_size)
-    plan, resumed = event.get("plan"), _step_of(event.get("resumed_from"))
+    plan, resumed = event.get("plan"), step_of(event.get("resumed_from"))
     state = replace(state, curve=state.curve.up_to(resumed or 0))
     return replace(
         state,
@@ -158,7 +158,7 @@ def _started(state: RunState, event: Event, *, is_first: bool) -> RunState:
     )
 
 
-def _step_of(resumed_from: object) -> int | None:
+def step_of(resumed_from: object) -> int | None:
     """The step of the checkpoint that a run goes on from; None where it begins at its first."""
     if isinstance(resumed_from, str):
         found = _STEP.search(resumed_from)

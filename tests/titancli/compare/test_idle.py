@@ -8,16 +8,16 @@ PROFILED = {"compute_s": 1.0, "exposed_comm_s": {"tp": 0.5, "pp": 0.1}, "bubble_
 
 
 def test_shares_are_percent_of_the_step_and_axes_are_told_too() -> None:
-    shares = shares_of({"step_s": 2.0, "breakdown": PROFILED})
+    shares = shares_of({"step": 4, "step_s": 2.0, "breakdown": PROFILED})
     assert shares is not None
     assert (shares["compute"], shares["exposed_comm"], shares["exposed_comm.tp"]) == (50.0, 30.0, 25.0)
 
 
 def test_step_that_was_not_profiled_has_no_shares() -> None:
     plain = dict.fromkeys(PROFILED) | {"data_s": 0.1, "other_s": 1.9}
-    assert shares_of({"step_s": 2.0, "breakdown": plain}) is None
-    assert shares_of({"step_s": None, "breakdown": PROFILED}) is None
-    assert shares_of({"step_s": 2.0, "breakdown": None}) is None
+    assert shares_of({"step": 4, "step_s": 2.0, "breakdown": plain}) is None
+    assert shares_of({"step": 4, "step_s": None, "breakdown": PROFILED}) is None
+    assert shares_of({"step": 4, "step_s": 2.0, "breakdown": None}) is None
 
 
 def test_mean_is_over_those_that_tell_of_a_cause() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
+from engine.planner.mesh import Mesh
 from tests.titancli.monitor.planted import everywhere, on, on_stage
 from tests.titancli.monitor.recorded import BEGAN, Recorded, recorded, stage_of
 from titancli.monitor.diagnosis import AXES, Diagnosis, Layout, diagnose, planned_seconds
@@ -153,3 +155,7 @@ def test_512_ranks_are_diagnosed_in_one_pass_over_them() -> None:
     found = of(recorded("3d-405b", steps=50))
     assert len(found.behind_pct) == 512
     assert max(found.behind_pct.values()) < 1.0
+
+
+def test_axes_lie_in_the_order_in_which_the_planner_lays_ranks_out() -> None:
+    assert tuple(field.name for field in fields(Mesh)) == AXES

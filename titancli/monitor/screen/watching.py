@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import EXIT_TERMINATED
 from titancli import report
+from titancli.monitor import REFRESH_S
 from titancli.monitor.frame import Frame
 from titancli.monitor.screen.drawing import Drawn, drawing
 from titancli.monitor.screen.keys import Keyboard
@@ -27,7 +28,6 @@ from titancli.monitor.screen.view import View, after
 if TYPE_CHECKING:
     from rich.live import Live
 
-_REFRESH_S = 1.0
 _OURS = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -53,7 +53,7 @@ def watch(watched: Watched) -> tuple[Frame, bool]:
         return shown, False
     with _signals() as told, _Screen() as screen:
         view: View | None = View()
-        due_s = time.monotonic() + _REFRESH_S
+        due_s = time.monotonic() + REFRESH_S
         while view is not None:
             drawn = screen.draw(shown, view)
             keys, signals = screen.wait(told, 60.0 if stays else due_s - time.monotonic())
@@ -63,7 +63,7 @@ def watch(watched: Watched) -> tuple[Frame, bool]:
             if view is None or stays or time.monotonic() < due_s:
                 continue
             newest = watched.look()
-            due_s = time.monotonic() + _REFRESH_S
+            due_s = time.monotonic() + REFRESH_S
             if watched.is_over:
                 return newest, False
             shown = shown if view.is_held else newest
