@@ -313,6 +313,12 @@ class Data(Section):
     """A line of JSON or a text file that cannot be read ends the run before it starts, or is skipped and counted."""
     document_mask: bool = False
     """Keep attention, positions and labels inside each document of a packed sequence."""
+    text_field: str = "text"
+    """Field of a JSON line, or column of a table, that holds a document's text."""
+    prepared_folder: str | None = None
+    """Folder for the tokens of large corpora, made once for all runs; left out: `.prepared` of job.dump_folder."""
+    streaming: bool = False
+    """Train on a huggingface dataset while it arrives, in the order of its stream, shuffled within windows."""
     mixture: dict[str, Positive] = {}
     """Weights of several corpora: path to weight."""
 

@@ -20,7 +20,7 @@ from engine.checkpoint.committed import checkpoints_in, delete, step_folder, ste
 from engine.checkpoint.manifest import Manifest, manifest_of
 from engine.checkpoint.store import SaveFailed, save
 from engine.config import Config
-from engine.data.packing import Position
+from engine.data.index import Position
 from engine.errors import TitanError
 from engine.planner.plan import Plan
 from engine.planner.saved import saved

@@ -21,7 +21,7 @@ from engine.checkpoint.beginning import Loading, checkpoints_of, look_for
 from engine.checkpoint.committed import put_aside
 from engine.checkpoint.store import load
 from engine.config import Config
-from engine.data.packing import Position
+from engine.data.index import Position
 from engine.errors import Finding, TitanError
 from engine.parallel.mesh import COLLECTIVE_MARGIN_S
 from engine.planner.plan import Plan

@@ -2,7 +2,7 @@
 
 Knows where each kind of corpus keeps its documents: one file each (`stdlib`, `text`), or one
 JSON line each (`jsonl`). Does not know tokens (tokenizer.py), nor what becomes of a record that
-cannot be read: that is handed on as a value (packing.py decides).
+cannot be read: that is handed on as a value (tokenising.py decides).
 """
 
 from __future__ import annotations

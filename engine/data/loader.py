@@ -7,7 +7,6 @@ torch, devices or checkpoints; `position` is what a checkpoint needs to go on fr
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,11 @@ from numpy.typing import NDArray
 
 from engine.config import Config
 from engine.data.corpus import Record, documents
-from engine.data.packing import GlobalIndex, Position, TokenStream, token_stream
+from engine.data.index import GlobalIndex, Position
+from engine.data.reads import Named, Reads, training_reads
 from engine.data.refused import nothing_to_read
+from engine.data.stream import TokenStream
+from engine.data.tokenising import token_stream
 from engine.data.tokenizer import Tokenizer, tokenizer_of, vocabulary_findings
 from engine.errors import Finding, TitanError
 from engine.planner.plan import Plan
@@ -108,11 +110,13 @@ class Loader:
         plan: Plan,
         *,
         data_rank: int,
+        reads: Reads | None = None,
         start: Position | None = None,
         tokenizer: Tokenizer | None = None,
         on_record: Callable[[], None] | None = None,
     ) -> None:
-        """`start` is where an earlier run stopped, in whatever layout; left out: the beginning.
+        """`reads`: which corpora; left out: those of training. `start` is where an earlier run stopped, in whatever
+        layout; left out: the beginning.
 
         `tokenizer`: the config's own, where it is read already. `on_record` is called at each record that is read.
 
@@ -123,11 +127,12 @@ class Loader:
         findings = vocabulary_findings(tokenizer, plan.model.vocab_size)
         if findings:
             raise TitanError(*findings)
-        training = config.training
+        training, reads = config.training, reads or training_reads(config)
+        (corpus,) = reads.corpora
         self._data_rank = data_rank
         self._seq_len = training.seq_len
         self._document_mask = config.data.document_mask
-        records = documents(training.dataset, training.dataset_path)
+        records = documents(corpus.dataset, corpus.path)
         self._stream = token_stream(
             records if on_record is None else _noted(records, on_record),
             tokenizer,
@@ -138,16 +143,16 @@ class Loader:
             data_ranks=plan.mesh.data_ranks,
             local_batch=plan.local_batch_size,
             accumulation_steps=plan.gradient_accumulation_steps,
-            repeat=config.data.repeat,
-            shuffle_seed=config.debug.seed if config.data.shuffle else None,
+            repeat=reads.repeat,
+            shuffle_seed=reads.shuffle_seed,
             start=start or Position(),
         )
         assert 0 <= data_rank < plan.mesh.data_ranks, f"there is no data rank {data_rank} of {plan.mesh.data_ranks}"
         assert self.index.global_batch == plan.global_batch_size, "the plan's batch is ranks x rows x accumulation"
-        findings = _too_little(config, self._stream, self.index)
+        findings = _too_little(config, corpus, self._stream, self.index)
         if findings:
             raise TitanError(*findings)
-        self.summary = _summary(config, tokenizer, self._stream, self.index)
+        self.summary = _summary(config, reads, tokenizer, self._stream, self.index)
 
     @property
     def steps_available(self) -> int | None:
@@ -195,15 +200,14 @@ def _noted(records: Iterable[Record], on_record: Callable[[], None]) -> Iterator
         yield record
 
 
-def _too_little(config: Config, stream: TokenStream, index: GlobalIndex) -> tuple[Finding, ...]:
+def _too_little(config: Config, corpus: Named, stream: TokenStream, index: GlobalIndex) -> tuple[Finding, ...]:
     """D205: nothing to read at all, or without repeating not one step."""
-    training, tokens = config.training, len(stream.tokens)
-    seq_len = training.seq_len
+    seq_len, tokens = config.training.seq_len, stream.tokens
     held = f"{_count(stream.documents, 'document')} with {_count(tokens, 'token')}"
     more_or_repeat = "name a larger corpus in training.dataset_path, or set data.repeat = true"
     if tokens == 0:
         unreadable = stream.bad_lines + stream.bad_files
-        return (nothing_to_read(training.dataset, training.dataset_path, unreadable=unreadable),)
+        return (nothing_to_read(corpus.dataset, corpus.path, unreadable=unreadable),)
     if index.repeat:
         return ()
     if stream.is_shorter_than_a_sample(seq_len):
@@ -219,22 +223,22 @@ def _finding(key: str, message: str, fix: str) -> Finding:
     return Finding(rule="D205", severity="error", key=key, message=message, fix=fix)
 
 
-def _summary(config: Config, tokenizer: Tokenizer, stream: TokenStream, index: GlobalIndex) -> Summary:
+def _summary(config: Config, reads: Reads, tokenizer: Tokenizer, stream: TokenStream, index: GlobalIndex) -> Summary:
     steps = config.training.steps if index.last_step is None else min(config.training.steps, index.last_step)
     read = index.position(max(steps, index.start.step)).samples
     short = stream.is_shorter_than_a_sample(config.training.seq_len)
-    passes_a_sample = config.training.seq_len / len(stream.tokens) if short else 1 / index.samples_per_epoch
+    passes_a_sample = config.training.seq_len / stream.tokens if short else 1 / index.samples_per_epoch
     return Summary(
-        dataset=config.training.dataset,
+        dataset=reads.name,
         documents=stream.documents,
         bad_lines=stream.bad_lines,
         bad_files=stream.bad_files,
-        tokens=len(stream.tokens),
+        tokens=stream.tokens,
         samples_per_epoch=index.samples_per_epoch,
         epochs_needed=read * passes_a_sample,
         tokenizer=tokenizer.name,
         vocab_used=tokenizer.vocab_used,
-        crc32=zlib.crc32(stream.tokens.data),
+        crc32=stream.crc32,
         steps=config.training.steps,
         steps_available=index.last_step,
     )

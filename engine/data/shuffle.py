@@ -3,7 +3,7 @@
 Knows one function: position in an epoch -> thing read there. It is a keyed permutation, computed
 for single positions (a Feistel network, walked until it lands inside n), so that a run can start
 anywhere in any epoch, and so that no release of a library can change the order of a resumed
-run. Does not know samples, epochs' lengths or ranks (packing.py).
+run. Does not know samples, epochs' lengths or ranks (index.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Knows special tokens: a document becomes [BOS] + its ids + [EOS], each once, where the tokenizer
 has such a token. A special token that is spelt out in a document is text, not a command. Does not
-know documents or sequences (corpus.py, packing.py).
+know documents or sequences (corpus.py, stream.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _USUAL_EOS = ("<|end_of_text|>", "</s>", "<eos>", "<|endoftext|>", "[EOS]")
 
 
 class Tokenizer(Protocol):
-    """What packing asks of a tokenizer. `vocab_used` is its largest id + 1."""
+    """What tokenising asks of a tokenizer. `vocab_used` is its largest id + 1."""
 
     @property
     def name(self) -> str:

@@ -33,6 +33,9 @@ DATA: tuple[Feature, ...] = (
     Feature(key="data.prefetch", built=False),
     Feature(key="data.document_mask"),
     Feature(key="data.mixture", built=False),
+    Feature(key="data.text_field", built=False),
+    Feature(key="data.prepared_folder", built=False),
+    Feature(key="data.streaming", built=False),
     Feature(key="validation.enable", built=False),
     *under("validation.enable", "dataset", "dataset_path", "freq", "steps"),
 )

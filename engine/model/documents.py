@@ -2,7 +2,7 @@
 
 Knows the mask, and how blocks of it that are empty or full are found without computing it: on CUDA
 FlexAttention leaves out the empty ones. It is made once for all layers. Nothing here waits for the device or
-depends on how many documents there are. Does not know where documents begin (data/packing.py).
+depends on how many documents there are. Does not know where documents begin (data/stream.py).
 B batch, S queries of this rank, T keys of the whole sequence, Q and K blocks of them, N query heads, K key/value heads.
 """
 

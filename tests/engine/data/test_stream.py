@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.data.corpus import Unreadable
-from engine.data.packing import GlobalIndex, Position, TokenStream, token_stream
+from engine.data.index import GlobalIndex, Position
+from engine.data.stream import TokenStream
+from engine.data.tokenising import token_stream
 from engine.data.tokenizer import ByteTokenizer
 from engine.errors import TitanError
 
 
 def stream_of(tokens, starts=(0,)):
-    values = {"tokens": np.array(tokens, dtype=np.uint16), "starts": np.array(starts, dtype=np.int64)}
-    return TokenStream(**values, documents=len(starts), bad_lines=0, bad_files=0)
+    values = {"pieces": (np.array(tokens, dtype=np.uint16),), "starts": np.array(starts, dtype=np.int64)}
+    return TokenStream(**values, documents=len(starts), bad_lines=0, bad_files=0, crc32=0)
 
 
 def index_of(**more):
@@ -51,16 +53,16 @@ def bad(number, *, line=None, tolerated=False):
 
 def test_the_stream_is_the_documents_in_order():
     stream = token_stream(["ab", "", "c"], ByteTokenizer(), skip_unreadable=False)
-    assert stream.tokens.tolist() == [256, 97, 98, 257, 256, 99, 257]
-    assert (stream.documents, stream.tokens.dtype) == (2, np.uint16)
+    assert stream.read(0, stream.tokens).tolist() == [256, 97, 98, 257, 256, 99, 257]
+    assert (stream.documents, stream.pieces[0].dtype) == (2, np.uint16)
 
 
 @given(st.lists(st.text(st.characters(codec="ascii"), min_size=1, max_size=9), max_size=30), st.integers(1, 40))
 def test_the_stream_does_not_depend_on_how_much_is_tokenised_at_once(texts, characters):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.data.packing._BATCH_CHARACTERS", characters)
+        patch.setattr("engine.data.tokenising._BATCH_CHARACTERS", characters)
         stream = token_stream(texts, ByteTokenizer(), skip_unreadable=False)
-    assert stream.tokens.tolist() == [id_ for text in texts for id_ in (256, *text.encode(), 257)]
+    assert stream.read(0, stream.tokens).tolist() == [id_ for text in texts for id_ in (256, *text.encode(), 257)]
     assert stream.documents == len(texts)
 
 
