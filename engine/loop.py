@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,7 @@ def _say_what_begins(plan: Plan, built: Built, source: Source, beginning: Beginn
         gpu=gpu_of(built.device),
         versions=versions(built.device),
         plan=plan.to_json() if dist.get_rank() == 0 else None,
-        data=asdict(source.summary) if isinstance(source, Loader) else None,
+        data=source.summary.to_json() if isinstance(source, Loader) else None,
         resumed_from=beginning.resumed_from,
         loaded_from=None if loading is None else str(loading.path),
     )

@@ -1,4 +1,4 @@
-"""The one global index: which sample of the corpus every step, data rank and row of a run reads.
+"""The one global index: which sample of which corpus every step, data rank and row of a run reads.
 
 Knows that every sample of a run has a number, and that everything derives from it: the step and the data rank that read
 it, its epoch, its place in the corpus. Does not know tokens or documents (stream.py), nor what is on disk.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.data.mixture import ONE_CORPUS, Mixture
 from engine.data.shuffle import shuffled
 
 
@@ -31,9 +32,13 @@ class GlobalIndex:
     steps follow each other, and in each of them the ranks' rows do. So the samples of a step depend
     only on the global batch, never on the layout. `start` is where an earlier run stopped, which
     may have had another global batch.
+
+    `sizes`: samples of one epoch of each corpus; `mixture`: how the numbers are dealt to them. Every corpus has epochs
+    and an order of its own, that of its place in the mixture.
     """
 
-    samples_per_epoch: int
+    sizes: tuple[int, ...]
+    mixture: Mixture = ONE_CORPUS
     data_ranks: int
     local_batch: int
     accumulation_steps: int
@@ -48,10 +53,15 @@ class GlobalIndex:
 
     @property
     def last_step(self) -> int | None:
-        """The last step for which a whole global batch is left; None where the corpus repeats for ever."""
+        """The last step with a whole global batch before the first corpus runs out; None where all repeat for ever."""
         if self.repeat:
             return None
-        return self.start.step + max(0, self.samples_per_epoch - self.start.samples) // self.global_batch
+        return self.start.step + max(0, self.numbers - self.start.samples) // self.global_batch
+
+    @property
+    def numbers(self) -> int:
+        """Numbers until the first corpus runs out for the first time."""
+        return self.mixture.last_number(self.sizes)
 
     def position(self, step: int) -> Position:
         """Where the run stands after `step`."""
@@ -66,9 +76,15 @@ class GlobalIndex:
         first = self.position(step - 1).samples
         return first + (accumulation * self.data_ranks + data_rank) * self.local_batch + row
 
-    def corpus_indices(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The sample of the corpus behind each number of the run, in the order of the number's epoch."""
-        epochs, positions = np.divmod(numbers, self.samples_per_epoch)
-        if self.shuffle_seed is None:
-            return positions
-        return shuffled(positions, epochs=epochs, size=self.samples_per_epoch, seed=self.shuffle_seed)
+    def places(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Corpus of each number of the run, and the sample of that corpus in the order of its epoch (same shapes)."""
+        corpora, ordinals = self.mixture.split(numbers)
+        samples = np.empty_like(ordinals)
+        for corpus, size in enumerate(self.sizes):
+            here = corpora == corpus
+            epochs, positions = np.divmod(ordinals[here], size)
+            if self.shuffle_seed is not None:
+                seed = self.shuffle_seed if corpus == 0 else f"{self.shuffle_seed} {corpus}"
+                positions = shuffled(positions, epochs=epochs, size=size, seed=seed)
+            samples[here] = positions
+        return corpora, samples

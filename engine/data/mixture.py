@@ -68,6 +68,8 @@ class Mixture:
 
     def counts(self, numbers: int) -> tuple[int, ...]:
         """Samples that each corpus has given among the first `numbers` of the run."""
+        if len(self.quotas) == 1:
+            return (numbers,)
         blocks, left = divmod(numbers, self.block)
         order, _ = self._block(blocks)
         given = np.bincount(order[:left], minlength=len(self.quotas))
@@ -75,6 +77,8 @@ class Mixture:
 
     def last_number(self, samples: Sequence[int]) -> int:
         """Numbers of the run until the first corpus is asked for more than its `samples`."""
+        if len(self.quotas) == 1:
+            return samples[0]
         blocks = min(held // quota for held, quota in zip(samples, self.quotas, strict=True))
         order, before = self._block(blocks)
         left = np.asarray(samples) - blocks * np.asarray(self.quotas)
@@ -90,3 +94,7 @@ class Mixture:
         for number, quota in enumerate(self.quotas):
             before[order == number] = np.arange(quota)
         return order, before
+
+
+ONE_CORPUS = Mixture(quotas=(1,), seed=0)
+"""No mixture: every number is a sample of the one corpus."""

@@ -18,7 +18,9 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _ROUND_KEYS = tuple(np.uint64(_GOLDEN * round_ % (1 << 64)) for round_ in range(1, 21))
 
 
-def shuffled(positions: NDArray[np.int64], *, epochs: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
+def shuffled(
+    positions: NDArray[np.int64], *, epochs: NDArray[np.int64], size: int, seed: int | str
+) -> NDArray[np.int64]:
     """What stands at each position, 0 <= position < size, of the order of each epoch (same shape).
 
     For a fixed epoch and seed this is a permutation of range(size).

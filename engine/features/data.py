@@ -32,7 +32,7 @@ DATA: tuple[Feature, ...] = (
     Feature(key="data.num_workers", built=False),
     Feature(key="data.prefetch", built=False),
     Feature(key="data.document_mask"),
-    Feature(key="data.mixture", built=False),
+    Feature(key="data.mixture"),
     Feature(key="data.text_field", built=False),
     Feature(key="data.prepared_folder", built=False),
     Feature(key="data.streaming", built=False),

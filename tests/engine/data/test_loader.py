@@ -318,3 +318,46 @@ def test_every_record_that_is_read_is_noted_so_that_a_long_corpus_is_no_standsti
     noted: list[None] = []
     Loader(config, plan(config), data_rank=0, on_record=lambda: noted.append(None))
     assert len(noted) == 3
+
+
+@pytest.fixture
+def mixed(json_lines):
+    """Keys of a mixture of three parts of digits and one of letters."""
+    paths = {
+        json_lines("".join(str(place % 10) for place in range(400)), name="digits.jsonl"): 3.0,
+        json_lines("".join(chr(97 + place % 26) for place in range(90)), name="letters.jsonl"): 1.0,
+    }
+    return {"training.dataset": "jsonl", "data.mixture": paths, "training.seq_len": 8, "data.repeat": True}
+
+
+def test_a_mixture_is_read_at_its_weights_and_each_corpus_in_epochs_of_its_own(loader_of, mixed):
+    loader = loader_of(mixed | {"training.local_batch_size": 64, "training.steps": 128})
+    rows = np.concatenate([loader.batches(step)[0].tokens_BS for step in range(1, 129)])
+    letters = np.array([(row[(row < 256)] >= 97).any() for row in rows])
+    assert letters.sum() == 128 * 64 // 4
+    digits, words = loader.summary.corpora
+    assert (digits.share, words.share) == (0.75, 0.25)
+    assert words.epochs_needed == pytest.approx(2048 / words.samples_per_epoch)
+    assert len({row.tobytes() for row in rows[letters]}) == words.samples_per_epoch
+
+
+def test_a_mixture_reads_the_same_global_batch_in_every_layout(loader_of, mixed):
+    keys = mixed | {"training.global_batch_size": 8}
+    for step in (1, 7):
+        one = rows_of_a_step(loader_of, keys | {"training.local_batch_size": 8}, ranks=1, step=step)
+        split = rows_of_a_step(loader_of, keys | {"training.local_batch_size": 1}, ranks=4, step=step)
+        assert np.array_equal(one, split)
+
+
+def test_a_mixture_that_does_not_repeat_ends_with_the_corpus_that_ends_first(loader_of, mixed):
+    loader = loader_of(mixed | {"data.repeat": False, "data.shuffle": False})
+    # 11 samples of letters, every fourth number on average: the run ends before a twelfth.
+    assert 36 <= loader.steps_available <= 52
+    assert "letters.jsonl is the corpus that ends first" in loader.end_message
+    assert loader.batches(loader.steps_available + 1) is None
+
+
+def test_another_mixture_is_another_identity(loader_of, mixed):
+    digits, letters = mixed["data.mixture"]
+    other = mixed | {"data.mixture": {digits: 1.0, letters: 1.0}}
+    assert loader_of(mixed).summary.identity != loader_of(other).summary.identity

@@ -23,7 +23,7 @@ def stream_of(tokens, starts=(0,)):
 
 
 def index_of(**more):
-    values = {"samples_per_epoch": 16, "data_ranks": 1, "local_batch": 1, "accumulation_steps": 1, "repeat": True}
+    values = {"sizes": (16,), "data_ranks": 1, "local_batch": 1, "accumulation_steps": 1, "repeat": True}
     return GlobalIndex(**{**values, "shuffle_seed": None, **more})
 
 
@@ -38,7 +38,7 @@ def divisors(number):
 
 layouts = st.builds(
     index_of,
-    samples_per_epoch=st.integers(1, 40),
+    sizes=st.tuples(st.integers(1, 40)),
     data_ranks=st.integers(1, 6),
     local_batch=st.integers(1, 5),
     accumulation_steps=st.integers(1, 4),
@@ -139,22 +139,22 @@ def test_layouts_of_one_global_batch_read_the_same_samples_in_every_step(one, da
     accumulation_steps = one.global_batch // ranks // local_batch
     other = replace(one, data_ranks=ranks, local_batch=local_batch, accumulation_steps=accumulation_steps)
     for step in range(one.start.step + 1, one.start.step + 4):
-        ours, theirs = (index.corpus_indices(numbers_of(index, step)) for index in (one, other))
+        ours, theirs = (index.places(numbers_of(index, step))[1] for index in (one, other))
         assert sorted(ours) == sorted(theirs)
 
 
 @given(layouts)
 def test_an_epoch_visits_each_sample_once(index):
     for epoch in range(3):
-        numbers = np.arange(index.samples_per_epoch) + epoch * index.samples_per_epoch
-        assert sorted(index.corpus_indices(numbers)) == list(range(index.samples_per_epoch))
+        numbers = np.arange(index.numbers) + epoch * index.numbers
+        assert sorted(index.places(numbers)[1]) == list(range(index.numbers))
 
 
 @given(layouts, layouts, st.integers(0, 10), st.integers(1, 10))
 def test_a_run_resumed_in_another_layout_neither_repeats_nor_skips(before, after, stopped, more):
     stop = before.position(before.start.step + stopped)
     resumed = index_of(
-        samples_per_epoch=before.samples_per_epoch,
+        sizes=before.sizes,
         data_ranks=after.data_ranks,
         local_batch=after.local_batch,
         accumulation_steps=after.accumulation_steps,
@@ -185,7 +185,7 @@ def test_c31_the_same_layout_goes_on_as_a_straight_run():
     resumed = index_of(data_ranks=4, shuffle_seed=5, start=straight.position(2))
     for step in (3, 4):
         for rank in range(4):
-            here, there = (index.corpus_indices(index.sample_numbers(step, rank)) for index in (straight, resumed))
+            here, there = (index.places(index.sample_numbers(step, rank))[1] for index in (straight, resumed))
             assert np.array_equal(here, there)
 
 
@@ -202,9 +202,7 @@ def test_c31_the_same_layout_goes_on_as_a_straight_run():
     ],
 )
 def test_data_that_does_not_repeat_ends_with_the_last_whole_global_batch(samples, start, last):
-    index = index_of(
-        samples_per_epoch=samples, data_ranks=4, repeat=False, start=Position(step=start[0], samples=start[1])
-    )
+    index = index_of(sizes=(samples,), data_ranks=4, repeat=False, start=Position(step=start[0], samples=start[1]))
     assert index.last_step == last
 
 
