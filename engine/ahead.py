@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch.distributed as dist
 
-from engine.data.loader import Batch
+from engine.data.batch import Batch
 from engine.first_failure import FirstFailure, PeerFailed, failure_here
 
 

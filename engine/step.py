@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.build import Built
-from engine.data.loader import Batch
+from engine.data.batch import Batch
 from engine.optim import GradientNorm, clip_divisor, gradient_norm, update
 from engine.parallel.quantize import after_update
 from engine.parallel.shard import set_last_accumulation

@@ -20,7 +20,7 @@ from torch import Tensor
 from engine.ahead import Ahead, Source
 from engine.build import Built
 from engine.config import Config
-from engine.data.loader import Batch
+from engine.data.batch import Batch
 from engine.errors import EXIT_OK
 from engine.lr import learning_rate
 from engine.meters.rank import RankMeters

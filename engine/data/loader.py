@@ -8,15 +8,13 @@ from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from engine.config import Config
+from engine.data.batch import Batch
 from engine.data.corpus import Record, documents
 from engine.data.index import GlobalIndex, Position
 from engine.data.mixture import Mixture, quotas_of
+from engine.data.reader import Reader
 from engine.data.reads import Named, Reads, training_reads
 from engine.data.stream import TokenStream
 from engine.data.summary import count, summary_of, too_little
@@ -24,27 +22,6 @@ from engine.data.tokenising import token_stream
 from engine.data.tokenizer import Tokenizer, tokenizer_of, vocabulary_findings
 from engine.errors import TitanError
 from engine.planner.plan import Plan
-
-IGNORE = -100
-"""Label of a token that no loss is counted for; torch's own default."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """What one data rank computes in one accumulation step: int64 arrays of (B, S), C-contiguous, its own copies.
-
-    `positions_BS` start again at 0 at every document, whose last token then has no label; None: each
-    sequence is one document.
-    """
-
-    tokens_BS: NDArray[np.int64]
-    labels_BS: NDArray[np.int64]
-    positions_BS: NDArray[np.int64] | None = None
-
-    @property
-    def valid_tokens(self) -> int:
-        """Labels that count."""
-        return int(np.count_nonzero(self.labels_BS != IGNORE))
 
 
 class Loader:
@@ -74,13 +51,10 @@ class Loader:
         if findings:
             raise TitanError(*findings)
         reads = reads or training_reads(config)
-        self._data_rank = data_rank
-        self._seq_len = config.training.seq_len
-        self._document_mask = config.data.document_mask
         self._reads = reads
-        self._streams = tuple(_stream(named, config, tokenizer, on_record) for named in reads.corpora)
+        streams = tuple(_stream(named, config, tokenizer, on_record) for named in reads.corpora)
         self.index = GlobalIndex(
-            sizes=tuple(stream.samples(self._seq_len) for stream in self._streams),
+            sizes=tuple(stream.samples(config.training.seq_len) for stream in streams),
             mixture=Mixture(
                 quotas=quotas_of(reads.weights) if len(reads.corpora) > 1 else (1,), seed=config.debug.seed
             ),
@@ -93,9 +67,16 @@ class Loader:
         )
         assert 0 <= data_rank < plan.mesh.data_ranks, f"there is no data rank {data_rank} of {plan.mesh.data_ranks}"
         assert self.index.global_batch == plan.global_batch_size, "the plan's batch is ranks x rows x accumulation"
-        if wrong := too_little(config, reads, self._streams, self.index):
+        if wrong := too_little(config, reads, streams, self.index):
             raise TitanError(*wrong)
-        self.summary = summary_of(config, reads, tokenizer, self._streams, self.index)
+        self.reader = Reader(
+            index=self.index,
+            streams=streams,
+            data_rank=data_rank,
+            seq_len=config.training.seq_len,
+            document_mask=config.data.document_mask,
+        )
+        self.summary = summary_of(config, reads, tokenizer, streams, self.index)
 
     @property
     def steps_available(self) -> int | None:
@@ -128,24 +109,7 @@ class Loader:
         last = self.index.last_step
         if last is not None and step > last:
             return None
-        corpora, samples = self.index.places(self.index.sample_numbers(step, self._data_rank))
-        return [self._batch(*rows) for rows in zip(corpora, samples, strict=True)]
-
-    def _batch(self, corpora_B: NDArray[np.int64], samples_B: NDArray[np.int64]) -> Batch:
-        """The rows of one accumulation step, each from its corpus."""
-        shape = (len(samples_B), self._seq_len + 1)
-        windows, positions = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
-        for corpus, stream in enumerate(self._streams):
-            here = corpora_B == corpus
-            windows[here] = stream.windows(samples_B[here], self._seq_len)
-            if self._document_mask:
-                positions[here] = stream.positions(samples_B[here], self._seq_len)
-        # Copies: a single row of either is contiguous as it is, and both would be the same memory.
-        tokens_BS, labels_BS = windows[:, :-1].copy(), windows[:, 1:].copy()
-        if not self._document_mask:
-            return Batch(tokens_BS=tokens_BS, labels_BS=labels_BS)
-        labels_BS[positions[:, 1:] == 0] = IGNORE
-        return Batch(tokens_BS=tokens_BS, labels_BS=labels_BS, positions_BS=positions[:, :-1].copy())
+        return self.reader.batches(step)
 
 
 def _stream(named: Named, config: Config, tokenizer: Tokenizer, on_record: Callable[[], None] | None) -> TokenStream:

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.build import Built, build
 from engine.config import Config
-from engine.data.loader import Batch
+from engine.data.batch import Batch
 from engine.dry.holding import Holding, Moment, Peak
 from engine.dry.kernels import keep_as_a_gpu_does
 from engine.dry.place import told

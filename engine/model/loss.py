@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy
 
-from engine.data.loader import IGNORE
+from engine.data.batch import IGNORE
 from engine.model.linear import Product
 
 CrossEntropy: TypeAlias = Callable[[Tensor, Tensor], Tensor]

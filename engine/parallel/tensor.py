@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.nn.functional import embedding, pad
 
-from engine.data.loader import IGNORE
+from engine.data.batch import IGNORE
 from engine.model.attention import Attention
 from engine.model.linear import Linear
 from engine.model.llama import Decoder, FeedForward

@@ -9,7 +9,7 @@ import pytest
 import torch
 from synthetic import Rows, tiny
 
-from engine.data.loader import Batch
+from engine.data.batch import Batch
 from engine.loop import fit
 from engine.planner.plan import plan
 

@@ -16,7 +16,7 @@ from synthetic import Rows, tiny
 from torch.profiler import ProfilerActivity, profile
 
 from engine.config import Config
-from engine.data.loader import Batch
+from engine.data.batch import Batch
 from engine.loop import fit
 from engine.model.attention import Attention, attention_kernels
 from engine.model.rope import table

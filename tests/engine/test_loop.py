@@ -18,7 +18,7 @@ from synthetic import Rows, tiny
 import engine.loop
 import engine.training
 from engine.build import Built
-from engine.data.loader import Batch
+from engine.data.batch import Batch
 from engine.events import event_file, read_new
 from engine.first_failure import PeerFailed
 from engine.loop import fit

@@ -17,7 +17,7 @@ from synthetic import Rows, tiny
 
 import engine.loop
 from engine.build import Built, build
-from engine.data.loader import Batch
+from engine.data.batch import Batch
 from engine.loop import fit
 from engine.planner.plan import plan
 from engine.step import forward_backward

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from gloo_pool import GlooPool
 
 from engine.ahead import Ahead
-from engine.data.loader import Batch
+from engine.data.batch import Batch
 from engine.status import StatusWord, find_non_finite
 from engine.stop import Stop
 

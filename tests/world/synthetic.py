@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from engine.config import Config
-from engine.data.loader import IGNORE, Batch
+from engine.data.batch import IGNORE, Batch
 from engine.keys import with_values
 from engine.planner.plan import Plan
 

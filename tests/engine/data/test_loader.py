@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from engine.config import Config
-from engine.data.loader import IGNORE, Batch, Loader, Position
+from engine.data.batch import IGNORE, Batch
+from engine.data.index import Position
+from engine.data.loader import Loader
 from engine.data.tokenizer import ByteTokenizer
 from engine.errors import TitanError
 from engine.keys import with_values

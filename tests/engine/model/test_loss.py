@@ -18,7 +18,7 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 from torch.nn.functional import linear
 from watching import Watching
 
-from engine.data.loader import IGNORE as DATA_IGNORE
+from engine.data.batch import IGNORE as DATA_IGNORE
 from engine.loop import fit
 from engine.model.linear import Linear
 from engine.model.llama import Head

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from engine.data.loader import IGNORE
+from engine.data.batch import IGNORE
 from engine.model.attention import causal
 from engine.model.documents import documents_of
 from engine.model.initial import materialise

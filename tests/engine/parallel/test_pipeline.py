@@ -26,7 +26,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from engine.build import Built, build
 from engine.config import ScheduleName
-from engine.data.loader import IGNORE, Batch
+from engine.data.batch import IGNORE, Batch
 from engine.loop import fit
 from engine.parallel.pipeline import Pipeline, without_peers
 from engine.planner.plan import plan

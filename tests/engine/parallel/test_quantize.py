@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.build import Built, build
 from engine.config import Config, Float8, Mx
-from engine.data.loader import Batch
+from engine.data.batch import Batch
 from engine.keys import with_values
 from engine.loop import fit
 from engine.model.linear import Linear

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import engine.loop
 from engine.build import Built, build
-from engine.data.loader import IGNORE
+from engine.data.batch import IGNORE
 from engine.loop import fit
 from engine.model.llama import Decoder
 from engine.model.loss import cross_entropy_sum

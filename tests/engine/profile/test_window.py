@@ -14,7 +14,7 @@ from synthetic import Rows, tiny
 
 import engine.profile.window
 import engine.training
-from engine.data.loader import Batch
+from engine.data.batch import Batch
 from engine.events import event_file, read_new
 from engine.loop import fit
 from engine.planner.plan import plan
