@@ -306,9 +306,9 @@ class Data(Section):
     repeat: bool = True
     """Start the corpus again when it ends; false: the run ends with the data."""
     num_workers: Whole = 0
-    """Processes that read ahead; 0 reads in the training process."""
+    """Processes of each rank that read ahead; 0 reads in the training process."""
     prefetch: Whole = 0
-    """Batches read ahead."""
+    """Steps read ahead; 0: two for each of num_workers, and without those none."""
     on_bad_line: Literal["error", "skip"] = "error"
     """A line of JSON or a text file that cannot be read ends the run before it starts, or is skipped and counted."""
     document_mask: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from engine.checkpoint.beginning import checkpoints_of
 from engine.checkpoint.manifest import changes
 from engine.config import Config
 from engine.data.loader import Loader
+from engine.data.workers import ReadAhead
 from engine.errors import EXIT_OK
 from engine.events import EventLog
 from engine.memory_failure import memory_fields_at, out_of_memory_in
@@ -155,7 +156,7 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
     saver = _saver(config, plan, built, beginning, around, data) if config.checkpoint.enable else None
     # The first step compiles.
     recorder.begin("compile" if config.compile.enable else "train")
-    with _meters(config, plan, around) as meters:
+    with _meters(config, plan, around) as meters, _ahead(config, source, began.step + 1) as source:
         training = Training(
             *(config, plan, built),
             recorder=recorder,
@@ -168,6 +169,18 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
         outcome = training.run(source, first_step=began.step + 1)
     recorder.end()
     return outcome
+
+
+@contextmanager
+def _ahead(config: Config, source: Source, first_step: int) -> Iterator[Source]:
+    """The source, read ahead where the config asks for it."""
+    workers, prefetch = config.data.num_workers, config.data.prefetch
+    if not isinstance(source, Loader) or not (workers or prefetch):
+        yield source
+        return
+    steps = config.training.steps
+    with closing(ReadAhead(source, first_step=first_step, last_step=steps, workers=workers, prefetch=prefetch)) as read:
+        yield read
 
 
 def _meters(config: Config, plan: Plan, around: Around) -> RankMeters:

@@ -42,6 +42,15 @@ def end_with_parent(*, within_s: float = ENDS_WITHIN_S) -> None:
     threading.Thread(target=_outlast, args=(parent, within_s), daemon=True, name="end with torchrun").start()
 
 
+def die_with(parent: int) -> None:
+    """From here on this process is killed as soon as its parent, of that number, is gone, however that ended."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        # It died before it could be asked for a signal.
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _is_torchrun(pid: int) -> bool:
     """Whether a process is the agent that starts workers, and not one that adopted an orphan; true where unknown."""
     try:

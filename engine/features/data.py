@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from engine.facts import Facts
 from engine.features.row import Feature, under, unless
+
+
+def _read_ahead(f: Facts) -> str:
+    data = f.config.data
+    who = f"{data.num_workers} processes a rank" if data.num_workers else "a thread of the training process"
+    return f"{who} read {data.prefetch or 2 * data.num_workers} steps ahead"
+
 
 CHECKPOINT: tuple[Feature, ...] = (
     Feature(key="checkpoint.enable"),
@@ -29,8 +37,8 @@ DATA: tuple[Feature, ...] = (
     Feature(key="data.shuffle", note=lambda _: "in the order of the corpus"),
     Feature(key="data.repeat", note=lambda _: "the run ends with the data"),
     Feature(key="data.on_bad_line", idle=unless("training.dataset", "jsonl")),
-    Feature(key="data.num_workers", built=False),
-    Feature(key="data.prefetch", built=False),
+    Feature(key="data.num_workers", note=_read_ahead),
+    Feature(key="data.prefetch", note=_read_ahead),
     Feature(key="data.document_mask"),
     Feature(key="data.mixture"),
     Feature(key="data.text_field", built=False),
