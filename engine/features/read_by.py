@@ -98,6 +98,8 @@ READ_BY: dict[str, str] = {
         "engine/starting.py": ("comm.save_timeout_seconds",),
         "engine/loop.py": (
             "comm.init_timeout_seconds",
+            "data.num_workers",
+            "data.prefetch",
             "debug.seed",
             "debug.deterministic",
         ),
@@ -107,14 +109,14 @@ READ_BY: dict[str, str] = {
         "engine/lr.py": tuple(
             f"lr_scheduler.{name}" for name in ("warmup_steps", "decay_ratio", "decay_type", "min_lr_factor")
         ),
-        "engine/data/loader.py": (
+        "engine/data/reads.py": (
             "training.dataset",
             "training.dataset_path",
             "data.shuffle",
             "data.repeat",
-            "data.on_bad_line",
-            "data.document_mask",
+            "data.mixture",
         ),
+        "engine/data/loader.py": ("data.on_bad_line", "data.document_mask"),
         "engine/keys.py": ("data.tokenizer", "model.hf_assets_path"),
     }.items()
     for key in keys
