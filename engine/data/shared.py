@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.data.mapped import MappedIds
+
 
 def nameless(size_bytes: int) -> int:
     """A descriptor of `size_bytes` bytes that processes may share; memory where the system can, else a deleted file."""
@@ -42,6 +44,12 @@ class Place:
     offset_bytes: int
     length: int
 
+    def ids(self) -> NDArray[Any] | MappedIds:
+        """The array as a piece of a stream: one of a file is mapped when it is first read, as there may be thousands."""
+        if self.file is None:
+            return self.open()
+        return MappedIds(file=self.file, dtype=self.dtype, offset_bytes=self.offset_bytes, count=self.length)
+
     def open(self) -> NDArray[Any]:
         """The array, mapped and not to be written."""
         dtype = np.dtype(self.dtype)
@@ -56,8 +64,12 @@ class Place:
         return array
 
 
-def placed(array: NDArray[Any]) -> Place:
+def placed(array: NDArray[Any] | MappedIds) -> Place:
     """Where others find an array: its file if it is mapped from one, else memory that its bytes are copied to."""
+    if isinstance(array, MappedIds):
+        return Place(
+            file=array.file, handle=None, dtype=array.dtype, offset_bytes=array.offset_bytes, length=array.count
+        )
     if isinstance(array, np.memmap) and array.filename is not None and array.flags.c_contiguous:
         return Place(
             file=os.fspath(array.filename),

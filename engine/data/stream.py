@@ -19,6 +19,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.data.mapped import MappedIds
 from engine.data.tokenizer import Ids
 
 
@@ -31,7 +32,7 @@ class TokenStream:
     is of all ids, as they lie: equal on all ranks, or they do not read the same.
     """
 
-    pieces: tuple[Ids, ...]
+    pieces: tuple[Ids | MappedIds, ...]
     starts: NDArray[np.int64]
     documents: int
     bad_lines: int

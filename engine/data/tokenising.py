@@ -7,14 +7,14 @@ know where documents come from (corpus.py), how text becomes ids (tokenizer.py) 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from engine.data.corpus import Record, Unreadable
 from engine.data.refused import unreadable_findings
 from engine.data.stream import TokenStream
-from engine.data.tokenizer import Ids, Tokenizer, id_dtype
+from engine.data.tokenizer import Tokenizer, id_dtype
 from engine.errors import TitanError
 
 # Enough text at once for a tokenizer to use every core, little enough not to hold a corpus twice.
@@ -23,20 +23,8 @@ _BATCH_CHARACTERS = 1 << 20
 
 def token_stream(records: Iterable[Record], tokenizer: Tokenizer, *, skip_unreadable: bool) -> TokenStream:
     """Tokenises a corpus; TitanError D204 names the first records that cannot be read, unless they are skipped."""
-    pieces: list[Ids] = []
-    waiting: list[str] = []
-    waiting_characters = 0
     unreadable: list[Unreadable] = []
-    for record in records:
-        if isinstance(record, Unreadable):
-            unreadable.append(record)
-        elif record:
-            waiting.append(record)
-            waiting_characters += len(record)
-        if waiting_characters >= _BATCH_CHARACTERS:
-            pieces += tokenizer.encode(waiting)
-            waiting, waiting_characters = [], 0
-    pieces += tokenizer.encode(waiting)
+    pieces = [ids for texts in batches_of(_texts(records, unreadable)) for ids in tokenizer.encode(texts)]
     refused = [] if skip_unreadable else [record for record in unreadable if not record.tolerated]
     if refused:
         raise TitanError(*unreadable_findings(refused))
@@ -50,3 +38,26 @@ def token_stream(records: Iterable[Record], tokenizer: Tokenizer, *, skip_unread
         bad_lines=sum(record.line is not None for record in unreadable),
         bad_files=sum(record.line is None for record in unreadable),
     )
+
+
+def batches_of(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Texts in as many at once as a tokenizer takes well, in their order."""
+    waiting: list[str] = []
+    waiting_characters = 0
+    for text in texts:
+        waiting.append(text)
+        waiting_characters += len(text)
+        if waiting_characters >= _BATCH_CHARACTERS:
+            yield waiting
+            waiting, waiting_characters = [], 0
+    if waiting:
+        yield waiting
+
+
+def _texts(records: Iterable[Record], unreadable: list[Unreadable]) -> Iterator[str]:
+    """The documents that have a text; what cannot be read is put aside."""
+    for record in records:
+        if isinstance(record, Unreadable):
+            unreadable.append(record)
+        elif record:
+            yield record

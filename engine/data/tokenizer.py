@@ -40,6 +40,16 @@ class Tokenizer(Protocol):
         """Rows of the model's embedding table that it can reach."""
         ...
 
+    @property
+    def bos_id(self) -> int | None:
+        """What a document begins with; None where there is no such token."""
+        ...
+
+    @property
+    def eos_id(self) -> int | None:
+        """What a document ends with; None where there is no such token."""
+        ...
+
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """Each document's ids, special tokens included."""
         ...

@@ -45,7 +45,7 @@ class SharedStream:
 
     def open(self) -> TokenStream:
         """The stream, its arrays mapped."""
-        pieces = tuple(piece.open() for piece in self.pieces)
+        pieces = tuple(piece.ids() for piece in self.pieces)
         counts = {"bad_lines": 0, "bad_files": 0, "crc32": 0}
         return TokenStream(pieces=pieces, starts=self.starts.open(), documents=self.documents, **counts)
 
