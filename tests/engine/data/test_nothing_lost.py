@@ -111,7 +111,8 @@ def test_no_sample_is_lost_and_none_read_twice_in_1000_runs_that_go_on_elsewhere
             go_on_elsewhere(draw, corpora, workers=1 + tenth % 2 if done == 0 else 0)
         except TitanError as refused:
             # A corpus that does not repeat is too small for such a step: another draw.
-            assert {finding.rule for finding in refused.findings} == {"D205"}
+            if {finding.rule for finding in refused.findings} != {"D205"}:
+                raise
         else:
             done += 1
 
