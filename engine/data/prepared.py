@@ -31,6 +31,8 @@ from engine.errors import Finding, TitanError
 
 FORMAT, VERSION = "titan tokens", 1
 INDEX, STARTS, SOURCES = "index.json", "starts.bin", "sources.json"
+PARTS = "parts"
+"""The folder in it of a preparation that has not come to its end."""
 _PREPARE = "titan data prepare"
 
 

@@ -45,7 +45,7 @@ class Place:
     length: int
 
     def ids(self) -> NDArray[Any] | MappedIds:
-        """The array as a piece of a stream: one of a file is mapped when it is first read, as there may be thousands."""
+        """The array as a piece of a stream: one of a file is mapped when it is first read: there may be many."""
         if self.file is None:
             return self.open()
         return MappedIds(file=self.file, dtype=self.dtype, offset_bytes=self.offset_bytes, count=self.length)
