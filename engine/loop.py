@@ -156,7 +156,8 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
     saver = _saver(config, plan, built, beginning, around, data) if config.checkpoint.enable else None
     # The first step compiles.
     recorder.begin("compile" if config.compile.enable else "train")
-    with _meters(config, plan, around) as meters, _ahead(config, source, began.step + 1) as source:
+    ahead = _ahead(config, source, began.step + 1)
+    with _meters(config, plan, around) as meters, ahead as source, closing(saver) if saver else nullcontext():
         training = Training(
             *(config, plan, built),
             recorder=recorder,

@@ -8,30 +8,59 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
 from engine.build import Built
-from engine.checkpoint.agreed import on_all, on_first, reason
+from engine.checkpoint.agreed import group_of_all, on_all, on_first, reason
+from engine.checkpoint.background import Background
 from engine.checkpoint.committed import checkpoints_in, delete, step_folder, steps_to_delete
 from engine.checkpoint.manifest import Manifest, manifest_of
+from engine.checkpoint.staging import Staging
 from engine.checkpoint.store import SaveFailed, save
 from engine.config import Config
 from engine.data.index import Position
 from engine.errors import TitanError
+from engine.parallel.mesh import COLLECTIVE_MARGIN_S
 from engine.planner.plan import Plan
 from engine.planner.saved import saved
 from engine.recorder import Recorder
 from engine.report import versions
 from engine.state import state_of, updates_of
 
+_WORTH_TELLING_S = 1.0
+CLOSES_WITHIN_S = 30.0
+"""Longest wait of a run that fails for a checkpoint that is still being written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A checkpoint that is committed, and what could not be deleted after it."""
+
+    manifest: Manifest
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flight:
+    """A checkpoint that is being written while training goes on, which stood still for `blocked_s` seconds."""
+
+    step: int
+    checkpoint: Path
+    blocked_s: float
+    background: Background[Written]
+
 
 class CheckpointSaver:
     """Saves into a folder; every rank asks and calls it at the same steps.
 
+    With checkpoint.async_mode a save is over once this rank's tensors are copied, or, in pinned memory, once the copies
+    are queued: a thread writes and commits them, over a group of its own. One checkpoint at most is in flight.
     `data` is what is known of the corpus, for the manifest. A step is never saved twice, nor the one that the run
     went on from.
     """
@@ -51,6 +80,14 @@ class CheckpointSaver:
         self._config, self._plan, self._built, self._recorder = config, plan, built, recorder
         self._folder, self._group, self._began, self._data = folder, group, began, data
         self._saved = began.step
+        self._flight: Flight | None = None
+        self._staging: Staging | None = None
+        self.failure: Exception | None = None
+        self._writes = group
+        mode = config.checkpoint.async_mode
+        if mode != "disabled":
+            self._staging = Staging(built.device, pinned=mode == "async_with_pinned_mem")
+            self._writes = group_of_all(config.comm.save_timeout_seconds + COLLECTIVE_MARGIN_S)
 
     def is_due(self, step: int) -> bool:
         """Whether `step` is one after which a checkpoint is saved: every checkpoint.interval."""
@@ -59,35 +96,90 @@ class CheckpointSaver:
     def save(self, step: int) -> None:
         """Saves the state after `step`, unless that is saved already; SaveFailed on every rank where it fails on one.
 
-        Older checkpoints are deleted once this one is committed, and no earlier.
+        What is in flight is waited for first. Older checkpoints are deleted once this one is committed, and no earlier.
         """
         if step == self._saved:
             return
         checkpoint, began_s = self._folder / step_folder(step), time.perf_counter()
         self._recorder.begin("save")
+        self._land_before(step)
         self._tell(step, checkpoint, state="begun")
-        try:
-            updates = max(on_all(self._group, f"saving {checkpoint}", lambda: updates_of(self._built)))
-            manifest = save(
-                state_of(self._built),
-                checkpoint,
-                self._manifest(step, updates),
-                group=self._group,
-                needed_bytes=saved(self._config, self._plan.parameters).one_bytes,
+        updates = max(on_all(self._group, f"saving {checkpoint}", lambda: updates_of(self._built)))
+        manifest, state = self._manifest(step, updates), state_of(self._built)
+        if self._staging is None:
+            background = Background("titan-save", lambda: self._write(state, checkpoint, manifest), at_once=True)
+        else:
+            copies = self._staging.copy(state)
+            background = Background("titan-save", lambda: self._write(copies, checkpoint, manifest))
+        blocked_s = time.perf_counter() - began_s
+        self._flight = Flight(step=step, checkpoint=checkpoint, blocked_s=blocked_s, background=background)
+        if self._staging is None:
+            self.finish()
+        self._saved = step
+        self._recorder.begin("train")
+
+    def before_update(self) -> None:
+        """Keeps the next update from changing what is still being copied; the CPU does not wait."""
+        if self._flight is not None and self._staging is not None:
+            self._staging.hold_updates()
+
+    def look(self) -> Exception | None:
+        """Writes down what has become of a checkpoint in flight, without waiting; the failure of one, if any failed."""
+        if self._flight is not None and self._flight.background.is_over:
+            with contextlib.suppress(SaveFailed):
+                self._land(self._flight)
+        return self.failure
+
+    def finish(self) -> None:
+        """Waits for the checkpoint in flight; SaveFailed on every rank where it failed, or one before it did."""
+        if self._flight is not None:
+            self._land(self._flight)
+        if self.failure is not None:
+            raise self.failure
+
+    def close(self) -> None:
+        """At the end of a run that failed: what is in flight may still be committed, for a while."""
+        if self._flight is not None and self._flight.background.wait(CLOSES_WITHIN_S):
+            # Peers that are gone are told of already, by the failure that ends this run.
+            with contextlib.suppress(OSError, RuntimeError):
+                self._land(self._flight)
+
+    def _write(self, tensors: Mapping[str, Tensor], checkpoint: Path, manifest: Manifest) -> Written:
+        """Writes, commits and prunes; the part of a save that may be a thread's."""
+        if self._staging is not None:
+            self._staging.wait()
+        needed_bytes = saved(self._config, self._plan.parameters).one_bytes
+        whole = save(tensors, checkpoint, manifest, group=self._writes, needed_bytes=needed_bytes)
+        # The others wait here: in a collective of a step they would wait for less.
+        warnings = on_first(self._writes, f"deleting checkpoints of {self._folder}", self._prune)
+        return Written(manifest=whole, warnings=warnings)
+
+    def _land_before(self, step: int) -> None:
+        """Waits for the checkpoint before that of `step`; where that takes a while, people are told what to do."""
+        flight, began_s = self._flight, time.perf_counter()
+        self.finish()
+        waited_s = time.perf_counter() - began_s
+        if flight is not None and waited_s > _WORTH_TELLING_S and dist.get_rank() == 0:
+            message = (
+                f"the checkpoint of step {step} waited {waited_s:.1f} s until that of step {flight.step} was written: "
+                "set checkpoint.interval higher, or checkpoint.folder to a faster disk"
             )
+            self._recorder.write("warning", message=message)
+
+    def _land(self, flight: Flight) -> None:
+        """Takes what became of a checkpoint in flight, waited for, and writes it down."""
+        self._flight = None
+        try:
+            written = flight.background.made()
         except SaveFailed as failure:
+            self.failure = failure
             # There may be no room for an event either.
             with contextlib.suppress(OSError):
-                self._tell(step, checkpoint, state="failed", seconds=time.perf_counter() - began_s, why=str(failure))
+                self._tell(flight.step, flight.checkpoint, state="failed", flight=flight, why=str(failure))
             raise
-        self._saved = step
-        seconds = time.perf_counter() - began_s
-        self._tell(step, checkpoint, state="committed", seconds=seconds, size_bytes=manifest.bytes)
-        # The others wait here: in a collective of a step they would wait for less.
-        for warning in on_first(self._group, f"deleting checkpoints of {self._folder}", self._prune):
-            if dist.get_rank() == 0:
-                self._recorder.write("warning", message=warning)
-        self._recorder.begin("train")
+        self._tell(flight.step, flight.checkpoint, state="committed", flight=flight, size_bytes=written.manifest.bytes)
+        for warning in written.warnings if dist.get_rank() == 0 else ():
+            self._recorder.write("warning", message=warning)
 
     def _manifest(self, step: int, updates: int) -> Manifest:
         return manifest_of(
@@ -120,14 +212,18 @@ class CheckpointSaver:
         checkpoint: Path,
         *,
         state: str,
-        seconds: float | None = None,
+        flight: Flight | None = None,
         size_bytes: int | None = None,
         why: str | None = None,
     ) -> None:
-        """The event of a save, which rank 0 writes for all."""
+        """The event of a save, which rank 0 writes for all: `seconds` in all, `blocked_s` those that training stood."""
         if dist.get_rank() != 0:
             return
-        more = {} if why is None else {"message": why}
+        more: dict[str, Any] = {} if why is None else {"message": why}
+        seconds = None
+        if flight is not None:
+            behind_s = 0.0 if self._staging is None else flight.background.seconds
+            seconds, more = flight.blocked_s + behind_s, more | {"blocked_s": flight.blocked_s}
         self._recorder.write(
             "checkpoint", step=step, path=str(checkpoint), seconds=seconds, bytes=size_bytes, state=state, **more
         )

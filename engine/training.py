@@ -47,6 +47,15 @@ class Saver(Protocol):
     def save(self, step: int) -> None:
         """Saves the state after `step`, unless that is saved already; raises on every rank where it fails on one."""
 
+    def before_update(self) -> None:
+        """Is called before every update: what is still being copied may not change."""
+
+    def look(self) -> Exception | None:
+        """Why a checkpoint that was to be written while training goes on is not; asked after every step."""
+
+    def finish(self) -> None:
+        """Waits for what is still being written; raises on every rank where that fails on one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -132,12 +141,15 @@ class Training:
                 self.wait()
                 profiler.finish()
             self.go_on(first=step == first_step, step_s=time.perf_counter() - began_s)
-            if self.saver is not None and self.saver.is_due(done):
-                self.save(self.saver, done)
+            if self.saver is not None:
+                # All ranks end together after the next step, as they do where reading fails.
+                ahead.failure = ahead.failure or self.saver.look()
+                if self.saver.is_due(done):
+                    self.save(self.saver, done)
         if self.pending is not None:
             self.report(status.tokens, profiler)
         if self.saver is not None and done >= first_step:
-            self.save(self.saver, done)
+            self.save(self.saver, done, last=True)
         self.pulse.at("end", done + 1)
         reason, code = self.ending(ahead, status, done)
         return Outcome(reason=reason, exit_code=code, last_step=done, steps=tuple(self.recorder.steps))
@@ -205,6 +217,8 @@ class Training:
             self.settle(previous, status.previous_bad)
         pulse.at("update")
         self.phases.mark("update")
+        if self.saver is not None:
+            self.saver.before_update()
         norm, bad = update_weights(
             built, loss=loss, lr=learning_rate(self.config, step), max_norm=self.config.training.max_norm
         )
@@ -222,13 +236,15 @@ class Training:
             if self.config.compile.enable:
                 self.recorder.begin("train")
 
-    def save(self, saver: Saver, step: int) -> None:
-        """Saves what is there after `step`, once it is known to be finite."""
+    def save(self, saver: Saver, step: int, *, last: bool = False) -> None:
+        """Saves what is there after `step`, once it is known to be finite; the `last` one is waited for."""
         pending, allowed_s = self.pending, self.config.comm.save_timeout_seconds
         if pending is not None and bool(pending.bad):
             self.settle(pending, True)
         with self.pulse.within("save", allowed_s, f"comm.save_timeout_seconds = {allowed_s}"):
             saver.save(step)
+            if last:
+                saver.finish()
 
     def settle(self, pending: Pending, bad: bool) -> None:
         """Looks at a step that is over; raises NonFiniteStep if it was bad."""

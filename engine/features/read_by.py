@@ -94,7 +94,7 @@ READ_BY: dict[str, str] = {
         "engine/checkpoint/beginning.py": tuple(
             f"checkpoint.{name}" for name in ("enable", "folder", "load_step", "initial_load_path")
         ),
-        "engine/saving.py": ("checkpoint.interval", "checkpoint.keep_latest_k"),
+        "engine/saving.py": ("checkpoint.interval", "checkpoint.keep_latest_k", "checkpoint.async_mode"),
         "engine/starting.py": ("comm.save_timeout_seconds",),
         "engine/loop.py": (
             "comm.init_timeout_seconds",

@@ -88,6 +88,43 @@ def test_a_checkpoint_that_cannot_be_deleted_is_a_warning(tmp_path: Path) -> Non
     assert stuck.is_symlink()
 
 
+MODES = ["async", "async_with_pinned_mem"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_written_while_training_goes_on_is_what_was_there(mode: str, tmp_path: Path) -> None:
+    # The optimizer changes weights in place while the writing thread reads: one that read them would be found here.
+    values = SAVING | {"checkpoint__interval": 1, "checkpoint__keep_latest_k": 0}
+    train(values, str(tmp_path / "waits"))
+    train(values | {"checkpoint__async_mode": mode}, str(tmp_path / "goes_on"))
+    for step in range(1, 8):
+        ours, theirs = (tmp_path / name / "checkpoints" / f"step-{step}" for name in ("goes_on", "waits"))
+        shards = sorted(path.name for path in theirs.glob("*.distcp"))
+        assert shards
+        assert [(ours / name).read_bytes() for name in shards] == [(theirs / name).read_bytes() for name in shards]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_save_that_goes_on_beside_training_is_told_as_any_other(mode: str, tmp_path: Path) -> None:
+    train(SAVING | {"checkpoint__keep_latest_k": 0, "checkpoint__async_mode": mode}, str(tmp_path))
+    assert checkpoints_in(tmp_path / "checkpoints").committed == (2, 4, 6, 7)
+    events = told(tmp_path, "checkpoint")
+    assert [(event["step"], event["state"]) for event in events] == [
+        (step, state) for step in (2, 4, 6, 7) for state in ("begun", "committed")
+    ]
+    assert all(0 < event["blocked_s"] < event["seconds"] for event in events[1::2])
+
+
+def test_a_save_that_training_waits_for_blocks_for_all_its_seconds(tmp_path: Path) -> None:
+    train(SAVING, str(tmp_path))
+    assert all(event["blocked_s"] == event["seconds"] for event in told(tmp_path, "checkpoint")[1::2])
+
+
+def test_only_the_newest_are_kept_beside_training(tmp_path: Path) -> None:
+    train(SAVING | {"checkpoint__keep_latest_k": 1, "checkpoint__async_mode": "async"}, str(tmp_path))
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["step-7"]
+
+
 def plant(arguments: dict[str, Any], folder: str) -> str:
     """The gradient of one weight is NaN on rank 1 at step 3; what is said."""
     before, calls = engine.training.forward_backward, 0
