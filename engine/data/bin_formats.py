@@ -42,6 +42,11 @@ class Bin:
     bytes: int
     index: str | None = None
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All that is read."""
+        return (self.ids.file,) if self.index is None else (self.ids.file, self.index)
+
 
 def bin_files(path: str | None, *, key: str) -> list[Bin]:
     """The file at a path, or those of the folder there in the order of their names; only their heads are read.

@@ -22,8 +22,8 @@ from engine.data.bin_formats import Bin, bin_files, finding, megatron_tables
 from engine.data.crc import combined
 from engine.data.mapped import MappedIds
 from engine.data.prepare_part import PartDone, StartsIn, Tell, scan_part, starts_file, starts_of_stream, written
-from engine.data.prepare_worker import Work
-from engine.data.prepared import beyond_vocabulary
+from engine.data.prepare_task import Work
+from engine.data.prepared import Shard, beyond_vocabulary
 from engine.data.stream import TokenStream
 from engine.data.tokenizer import Tokenizer
 from engine.errors import TitanError
@@ -60,10 +60,14 @@ def bin_stream(path: str | None, *, key: str, tokenizer: Tokenizer, vocab_size: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BinPart:
-    """Some ids of a file, and what tells its documents apart; `file_bytes` is the size of the whole file."""
+    """Some ids of a file, and what tells its documents apart.
+
+    `files`: the file, and the index beside it where there is one; `file_bytes` is the size of the former.
+    """
 
     ids: MappedIds
     starts_in: StartsIn
+    files: tuple[str, ...]
     file_bytes: int
 
     @property
@@ -80,6 +84,16 @@ class BinPart:
     def bytes(self) -> int:
         """Bytes that are read of it."""
         return self.itemsize * len(self.ids)
+
+    def shard(self, number: int, done: PartDone, vocab_used: int) -> Shard:  # noqa: ARG002 - as text's parts
+        """What the index says of it."""
+        return Shard(
+            file=self.ids.file,
+            bytes=self.file_bytes,
+            dtype=self.ids.dtype,
+            offset_bytes=self.ids.offset_bytes,
+            tokens=done.tokens,
+        )
 
     def make(self, work: Work, number: int, tell: Tell) -> PartDone:
         """Writes where its documents start; its ids stay where they are."""
@@ -104,7 +118,7 @@ def bin_parts(files: list[Bin], tokenizer: Tokenizer, *, part_ids: int = _PART_I
             starts_in: StartsIn = by_tokens
             if file.index is not None:
                 starts_in = ByIndex(index=file.index, itemsize=itemsize, part_begin=begin)
-            parts.append(BinPart(ids=ids, starts_in=starts_in, file_bytes=file.bytes))
+            parts.append(BinPart(ids=ids, starts_in=starts_in, files=file.files, file_bytes=file.bytes))
     return parts
 
 

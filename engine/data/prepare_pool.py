@@ -11,13 +11,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from engine.data.prepare_worker import Answer, Progress, Task, Work
+from engine.data.prepare_task import Answer, Progress, Task, Work, answer
 
 _TICK_S = 1.0
 
@@ -30,11 +30,17 @@ class Died:
     words: str
 
 
-def worked_through(work: Work, tasks: Sequence[Task], *, workers: int) -> Iterator[Answer | Progress | Died | None]:
+def worked_through(
+    work: Work, tasks: Sequence[Task], *, workers: int
+) -> Generator[Answer | Progress | Died | None, None, None]:
     """What workers say of their parts, as it comes; None each second in which nobody says anything.
 
-    Parts are begun in their order. Closing the iterator ends the workers at once, and what they were at is left undone.
+    Parts are begun in their order; without `workers` this process makes them. Closing the iterator ends the workers at
+    once, and what they were at is left undone.
     """
+    if workers == 0:
+        yield from (answer(work, task, lambda *_: None) for task in tasks)
+        return
     waiting = list(reversed(tasks))
     pool: list[_Worker] = []
     try:

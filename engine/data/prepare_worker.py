@@ -8,75 +8,10 @@ from __future__ import annotations
 
 import signal
 import sys
-import traceback
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Protocol
 
-from engine.data.corpus import Unreadable
-from engine.data.prepare_part import PartDone, Refused, Tell
-from engine.data.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer
-from engine.errors import TitanError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What is the same for all parts. `tokenizer`: `bytes`, or the path of its file."""
-
-    tokenizer: str
-    folder: Path
-    skip_unreadable: bool
-
-    @cached_property
-    def encoder(self) -> Tokenizer:
-        """The tokenizer, read once in a process."""
-        return ByteTokenizer() if self.tokenizer == "bytes" else FileTokenizer(self.tokenizer)
-
-
-class Part(Protocol):
-    """A piece of a corpus, in a form that is sent to a process."""
-
-    @property
-    def name(self) -> str:
-        """Where it is, for people."""
-        ...
-
-    def make(self, work: Work, number: int, tell: Tell) -> PartDone:
-        """Writes its files under its number; Refused, OSError or TitanError where that cannot be."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """A part and its number."""
-
-    number: int
-    part: Part
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a part is."""
-
-    number: int
-    text_bytes: int
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What became of a part: what is in it, or the records that it is refused for, or why it could not be made.
-
-    `trace`: of a failure that nobody has thought of.
-    """
-
-    number: int
-    done: PartDone | None = None
-    refused: tuple[Unreadable, ...] = ()
-    failure: BaseException | None = None
-    trace: str = ""
+from engine.data.prepare_task import Progress, Task, Work, answer
 
 
 def serve(connection: Connection) -> None:
@@ -87,21 +22,7 @@ def serve(connection: Connection) -> None:
             task: Task = connection.recv()
         except EOFError:
             return
-        connection.send(_answer(connection, work, task))
-
-
-def _answer(connection: Connection, work: Work, task: Task) -> Answer:
-    try:
-        return Answer(
-            number=task.number, done=task.part.make(work, task.number, partial(_tell, connection, task.number))
-        )
-    except Refused as refused:
-        return Answer(number=task.number, refused=tuple(refused.unreadable))
-    except (OSError, TitanError) as failure:
-        return Answer(number=task.number, failure=failure)
-    except BaseException as failure:  # noqa: BLE001 - a panic of a tokenizer's own code is no Exception
-        words = RuntimeError(f"{type(failure).__name__}: {failure}")
-        return Answer(number=task.number, failure=words, trace=traceback.format_exc())
+        connection.send(answer(work, task, partial(_tell, connection, task.number)))
 
 
 def _tell(connection: Connection, number: int, text_bytes: int, tokens: int) -> None:
