@@ -78,6 +78,11 @@ CHANGES: dict[str, tuple[dict[str, int], dict[str, int], dict[str, Any]]] = {
         {"parallelism__pipeline_parallel_schedule": "Interleaved1F1B"},
     ),
     "zbv pp2 to tp4": ({"pp": 2}, {"tp": 4}, {"parallelism__pipeline_parallel_schedule": "ZBVZeroBubble"}),
+    "fsdp4 beside training to pp2 tp2": (
+        {"dp": 4},
+        {"tp": 2, "pp": 2},
+        {"checkpoint__async_mode": "async_with_pinned_mem", "checkpoint__interval": 2},
+    ),
     "tied fsdp2 to tied fsdp2 tp2": ({"dp": 2}, {"dp": 2, "tp": 2}, {"model__shape__tie_embeddings": True}),
 }
 

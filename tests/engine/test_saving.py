@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -15,10 +16,12 @@ from resuming import train
 from synthetic import tiny
 from torch.distributed.tensor import DTensor
 
+import engine.checkpoint.store
 import engine.training
 from engine.build import Built
 from engine.checkpoint.committed import checkpoints_in
 from engine.checkpoint.manifest import read_manifest
+from engine.checkpoint.store import SaveFailed
 from engine.events import event_file, read_new
 from engine.planner.plan import plan
 from engine.planner.saved import saved
@@ -162,3 +165,48 @@ def test_c26_nothing_that_is_not_finite_is_saved(log_freq: int, gloo: GlooPool, 
         assert message.startswith("step 3: the gradient of norm.weight is not finite on rank 1")
     found = checkpoints_in(tmp_path / "checkpoints")
     assert (found.committed, found.unfinished) == ((1, 2), ())
+
+
+def fill_disk(arguments: dict[str, Any], folder: str) -> tuple[str, int]:
+    """The disk of rank 1 is full when the checkpoint of step 20 is written; what is said, and the last step begun."""
+    before, steps = engine.checkpoint.store._Stream.write, []
+    stepping = engine.training.forward_backward
+
+    def writing(stream: Any, data: Any) -> int:
+        if dist.get_rank() == 1 and "step-20" in str(stream.name):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return before(stream, data)
+
+    def counting(*given: Any) -> torch.Tensor:
+        steps.append(None)
+        return stepping(*given)
+
+    engine.checkpoint.store._Stream.write = writing
+    engine.training.forward_backward = counting
+    try:
+        train(arguments, folder)
+    except SaveFailed as failure:
+        return str(failure), len(steps)
+    return "nothing", len(steps)
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("mode", ["disabled", *MODES])
+def test_a_full_disk_ends_the_run_on_all_ranks_and_leaves_nothing_torn(
+    mode: str, gloo: GlooPool, tmp_path: Path
+) -> None:
+    arguments = {
+        "processes": 2,
+        "parallelism__data_parallel_shard_degree": 2,
+        "training__steps": 500,
+        "checkpoint__interval": 20,
+        "checkpoint__async_mode": mode,
+    }
+    told = gloo.run(2, fill_disk, arguments=arguments, folder=str(tmp_path))
+    for words, _ in told:
+        assert words.startswith(f"saving {tmp_path}/checkpoints/step-20 failed on rank 1")
+    assert "no space left on device" in told[0][0]
+    # All ranks end with the same step, and do not go on to the next save.
+    (steps,) = {steps for _, steps in told}
+    assert 20 <= steps < 40
+    assert checkpoints_in(tmp_path / "checkpoints").unfinished == ()

@@ -172,7 +172,7 @@ def test_a_folder_with_other_tokens_is_replaced_only_by_force(corpus, tmp_path):
     assert files_of(tmp_path / "out") == files_of(tmp_path / "again")
 
 
-def test_a_folder_with_somebody_elses_files_is_left_alone(corpus, tmp_path):
+def test_a_folder_with_somebody_elses_files_is_left_alone(corpus):
     assert "0.txt" in refused("D225", looked_at(corpus), corpus, force=True).message
 
 
