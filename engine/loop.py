@@ -25,7 +25,9 @@ from engine.cards import driver
 from engine.checkpoint.beginning import checkpoints_of
 from engine.checkpoint.manifest import changes
 from engine.config import Config
+from engine.data.index import Position
 from engine.data.loader import Loader
+from engine.data.reads import training_reads
 from engine.data.workers import ReadAhead
 from engine.errors import EXIT_OK
 from engine.events import EventLog
@@ -33,6 +35,7 @@ from engine.memory_failure import memory_fields_at, out_of_memory_in
 from engine.meters.rank import RankMeters, rank_meters
 from engine.parallel.mesh import local_device, process_group
 from engine.planner.plan import Plan
+from engine.preparing import prepared_reads
 from engine.profile.axes import note_groups
 from engine.pulse import Pulse
 from engine.recorder import Recorder, failure_of
@@ -147,9 +150,7 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
         reason = f"completed before: all {began.step:,} steps are done, and the last one is saved"
         return Outcome(reason=reason, exit_code=EXIT_OK, last_step=began.step, steps=())
     built = build(config, plan, around.device)
-    source = source or Loader(
-        config, plan, data_rank=built.world.data_rank, start=began, on_record=partial(pulse.at, "corpus")
-    )
+    source = source or _loader(config, plan, built, began, around)
     _say_what_begins(plan, built, source, beginning, recorder)
     data = source.summary.identity if isinstance(source, Loader) else {}
     _load(config, built, beginning, around, data)
@@ -170,6 +171,17 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
         outcome = training.run(source, first_step=began.step + 1)
     recorder.end()
     return outcome
+
+
+def _loader(config: Config, plan: Plan, built: Built, began: Position, around: Around) -> Loader:
+    def at_work() -> None:
+        around.pulse.at("corpus")
+        if around.recorder.phase != "prepare":
+            around.recorder.begin("prepare")
+
+    reads = prepared_reads(config, training_reads(config), at_work=at_work)
+    at = partial(around.pulse.at, "corpus")
+    return Loader(config, plan, data_rank=built.world.data_rank, reads=reads, start=began, on_record=at)
 
 
 @contextmanager

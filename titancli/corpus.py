@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,12 @@ from engine.keys import tokenizer_name
 from engine.planner.plan import Plan
 from engine.rules.corpus import BYTE_IDS
 from engine.sources import Loaded, locate
-from titancli import figures
+from titancli import figures, report
 
 if TYPE_CHECKING:
     from engine.data.glance import Glance
+    from engine.data.large import Large
+    from engine.data.reads import Reads
     from engine.data.tokenizer import Tokenizer
 
 # A second of reading at most, of all corpora together; launch's own reading tells the rest.
@@ -58,9 +61,59 @@ class Seen:
         return {**asdict(self.corpus), **counts, "text": self.text}
 
 
-def read_corpus(loaded: Loaded, plan: Plan) -> str:
-    """Reads the whole corpus once and says in one line what is there; TitanError where it cannot be trained on."""
-    return _read(loaded, plan, None)
+def read_corpus(loaded: Loaded, plan: Plan, *, prepares: bool = True) -> str:
+    """Reads the whole corpus once and says in one line what is there; TitanError where it cannot be trained on.
+
+    A large one is prepared, unless its tokens are there already. Where nothing is to be written (not `prepares`), its
+    beginning is looked at, and the run will prepare it.
+    """
+    from engine.data.large import large_corpora, with_prepared
+    from engine.data.reads import training_reads
+    from engine.data.tokenizer import tokenizer_of
+
+    with _places(loaded):
+        tokenizer, reads = tokenizer_of(loaded.config), training_reads(loaded.config)
+        large = large_corpora(reads, loaded.config, tokenizer)
+        if not prepares and not all(each.is_there for each in large):
+            return _look_at_large(large, loaded)
+        for each in large:
+            _prepare(each)
+        return _read(loaded, plan, tokenizer, with_prepared(reads, large))
+
+
+def _prepare(large: Large) -> None:
+    """Prepares a corpus, and says what is left of it from before."""
+    from engine.data.large import left_of, prepare_all
+    from titancli.preparing import shown
+
+    if large.is_there:
+        # Its files may still have been cut since.
+        prepare_all([large], told=lambda *_: None)
+        return
+    made = large.corpus.made_from
+    held = f"{figures.many(made.files, 'file')}, {figures.memory(made.bytes)}"
+    with shown(f"{made.dataset} {made.path} ({held}) in {large.folder}") as show:
+        prepare_all([large], told=lambda _, state: show(state))
+    for folder in left_of(large):
+        report.say(
+            f"  {folder} holds tokens of the same corpus as it was, or otherwise made: delete it if no run needs it"
+        )
+
+
+def _look_at_large(large: Sequence[Large], loaded: Loaded) -> str:
+    """What the beginnings of large corpora hold; TitanError where a run would be refused for it."""
+    told = []
+    for each in large:
+        corpus = Corpus(key=each.named.key, path=each.named.path or "", dataset=each.named.dataset)
+        if corpus.dataset == "bins":
+            told.append(f"bins: {figures.memory(each.corpus.bytes)}, looked through by the run ({each.folder})")
+            continue
+        seen = _look_at(corpus, loaded.config, most_s=_MOST_S)
+        wrong = [finding for finding in _said_of(seen) if finding.severity == "error"]
+        if wrong:
+            raise TitanError(*wrong)
+        told.append(f"{seen.text.rpartition('; ')[0]}; the run prepares it in {each.folder}")
+    return ", ".join(told)
 
 
 def look_at_data(loaded: Loaded, plan: Plan | None) -> tuple[list[Finding], list[Seen]]:
@@ -82,18 +135,25 @@ def look_at_data(loaded: Loaded, plan: Plan | None) -> tuple[list[Finding], list
             looked = _look_at(corpus, loaded.config, most_s=until_s - time.monotonic())
             findings += _said_of(looked)
             if tokenised is not None and _is_quickly_tokenised(looked, loaded.config):
-                looked = replace(looked, text=_read(loaded, tokenised, tokenizer))
+                with _places(loaded):
+                    looked = replace(looked, text=_read(loaded, tokenised, tokenizer))
             seen.append(looked)
         except TitanError as mistake:
             findings += mistake.findings
     return [_placed(loaded, finding) for finding in findings], seen
 
 
-def _read(loaded: Loaded, plan: Plan, tokenizer: Tokenizer | None) -> str:
+def _read(loaded: Loaded, plan: Plan, tokenizer: Tokenizer | None, reads: Reads | None = None) -> str:
     from engine.data.loader import Loader
 
+    return Loader(loaded.config, plan, data_rank=0, tokenizer=tokenizer, reads=reads).summary.text
+
+
+@contextmanager
+def _places(loaded: Loaded) -> Iterator[None]:
+    """Has what is refused within the block point at where its key was written."""
     try:
-        return Loader(loaded.config, plan, data_rank=0, tokenizer=tokenizer).summary.text
+        yield
     except TitanError as mistake:
         raise TitanError(*(_placed(loaded, finding) for finding in mistake.findings)) from None
 

@@ -7,13 +7,16 @@ from.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 
 from engine.config import Config
 from engine.data.batch import Batch
+from engine.data.bins import bin_stream
 from engine.data.corpus import Record, documents
 from engine.data.index import GlobalIndex, Position
 from engine.data.mixture import Mixture, quotas_of
+from engine.data.prepared import is_prepared, open_prepared
 from engine.data.reader import Reader
 from engine.data.reads import Named, Reads, training_reads
 from engine.data.stream import TokenStream
@@ -52,7 +55,7 @@ class Loader:
             raise TitanError(*findings)
         reads = reads or training_reads(config)
         self._reads = reads
-        streams = tuple(_stream(named, config, tokenizer, on_record) for named in reads.corpora)
+        streams = tuple(_stream(named, config, tokenizer, on_record, plan.model.vocab_size) for named in reads.corpora)
         self.index = GlobalIndex(
             sizes=tuple(stream.samples(config.training.seq_len) for stream in streams),
             mixture=Mixture(
@@ -112,8 +115,16 @@ class Loader:
         return self.reader.batches(step)
 
 
-def _stream(named: Named, config: Config, tokenizer: Tokenizer, on_record: Callable[[], None] | None) -> TokenStream:
-    """The tokens of one corpus."""
+def _stream(
+    named: Named, config: Config, tokenizer: Tokenizer, on_record: Callable[[], None] | None, vocab_size: int
+) -> TokenStream:
+    """The tokens of one corpus: mapped where they are made already, else made in memory."""
+    if named.prepared is not None:
+        return open_prepared(named.prepared, key=named.key, tokenizer=tokenizer, vocab_size=vocab_size)
+    if named.dataset == "bins":
+        if named.path is not None and is_prepared(os.path.expanduser(named.path)):
+            return open_prepared(named.path, key=named.key, tokenizer=tokenizer, vocab_size=vocab_size)
+        return bin_stream(named.path, key=named.key, tokenizer=tokenizer, vocab_size=vocab_size)
     records = documents(named.dataset, named.path)
     return token_stream(
         records if on_record is None else _noted(records, on_record),

@@ -131,6 +131,10 @@ class _Preparation:
     def made(self, workers: int) -> PreparedIndex:
         """All parts and then the index."""
         (self._folder / PARTS).mkdir(exist_ok=True)
+        # First of all: what comes to no end can be known by it too.
+        with written(self._folder / SOURCES) as file:
+            sources = [asdict(each) for each in self._corpus.files]
+            file.write(json.dumps({"path": self._corpus.made_from.path, "files": sources}, indent=0).encode())
         for place in (self._folder, self._folder / PARTS):
             for left in place.glob(f".*{PARTIAL}"):
                 left.unlink(missing_ok=True)
@@ -209,8 +213,6 @@ class _Preparation:
         for number in range(len(self._corpus.parts)):
             if ids_file(self._folder, number).name not in kept:
                 ids_file(self._folder, number).unlink(missing_ok=True)
-        with written(self._folder / SOURCES) as file:
-            file.write(json.dumps([asdict(each) for each in self._corpus.files], indent=0).encode())
         with written(self._folder / INDEX) as file:
             file.write(json.dumps(index.to_json(), indent=1).encode())
         shutil.rmtree(self._folder / PARTS, ignore_errors=True)

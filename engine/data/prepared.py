@@ -6,7 +6,7 @@ Knows its files and what `index.json` says of them, and refuses what is not as i
     index.json         what is below, and what it was made from; renamed in last: without it there are no tokens here
     tokens-00000.bin   ids of whole documents one after the other, uint16 or uint32, little-endian
     starts.bin         places of the documents' first tokens among all tokens, int64, little-endian
-    sources.json       the corpus' files with bytes and time of change
+    sources.json       the path of the corpus, and its files with bytes and time of change; written first
 
 Opening reads `index.json` and asks for the size of each file, nothing else: a terabyte is open in milliseconds. Ids of
 somebody else's files (bins.py) stay where they are: the shards of their folder name them by their whole path.

@@ -12,11 +12,15 @@ from engine.config import Config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """One corpus: which dataset reads it, the path, and the key that names it, for what is said about it."""
+    """One corpus: which dataset reads it, the path, and the key that names it, for what is said about it.
+
+    `prepared`: the folder that holds its tokens (large.py), where they are not to be made in memory.
+    """
 
     dataset: str
     path: str | None
     key: str
+    prepared: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

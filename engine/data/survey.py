@@ -20,9 +20,6 @@ from engine.data.reads import Named
 from engine.data.tokenizer import Tokenizer
 from engine.data.tokenizer_identity import TokenizerIdentity, identity_of
 
-LARGE_BYTES = 64 << 20
-"""A corpus with more bytes of text than this is prepared, one with fewer is tokenised in memory by every rank."""
-
 # What compressed files hold at least, by experience with text.
 _EXPANSION = {".gz": 3, ".zst": 3, ".parquet": 2}
 

@@ -171,7 +171,9 @@ def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options, meeti
         return say_complete(place, loaded)
     look_at_checkpoints(loaded, plan, place)
     plan = as_it_was(loaded, plan, place)
-    corpus = read_corpus(loaded, plan)
+    # A job prepares a large corpus where it runs; what only says what would run prepares nothing.
+    starts_here = loaded.config.launch.scheduler == "local" and not options.dry_run
+    corpus = read_corpus(loaded, plan, prepares=starts_here)
     if loaded.config.launch.scheduler == "slurm":
         from titancli.launch.slurm import launch_on_slurm
 
@@ -187,7 +189,8 @@ def _with_others(here: Here, meeting: Meeting) -> int:
     planned = here.plan
     if not meeting.is_head:
         # Whether the run folder is this machine's to judge is known only when machine 0 has been met.
-        return launch_with_others(replace(here, corpus=read_corpus(here.loaded, planned)), meeting, planned=planned)
+        corpus = read_corpus(here.loaded, planned, prepares=not here.options.dry_run)
+        return launch_with_others(replace(here, corpus=corpus), meeting, planned=planned)
     try:
         ready = _looked_at(here)
     except TitanError as mistakes:
@@ -207,7 +210,7 @@ def _looked_at(here: Here) -> Here:
         return here
     look_at_checkpoints(here.loaded, here.plan, place)
     plan = as_it_was(here.loaded, here.plan, place)
-    return replace(here, plan=plan, corpus=read_corpus(here.loaded, plan))
+    return replace(here, plan=plan, corpus=read_corpus(here.loaded, plan, prepares=not here.options.dry_run))
 
 
 def _tell_others(loaded: Loaded, meeting: Meeting, options: Options, mistake: TitanError) -> None:

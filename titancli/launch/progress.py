@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _PHASES = {
     "": "starting processes",
     "build": "building the model",
+    "prepare": "preparing the corpus",
     "compile": "compiling",
     "load": "loading a checkpoint",
     "save": "saving a checkpoint",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -193,17 +195,27 @@ def test_a_file_that_changes_while_it_is_read_is_told(corpus, tmp_path):
     assert "3.txt was changed" in refused("D227", seen, tmp_path / "out").message
 
 
-def test_a_worker_that_dies_is_told(corpus, tmp_path):
-    def told(_):
-        for process in Path("/proc").glob("[0-9]*"):
-            words = (process / "cmdline").read_bytes() if (process / "cmdline").exists() else b""
-            if b"engine.data.prepare_worker" in words and str(os.getpid()).encode() in words.split(b"\0"):
-                os.kill(int(process.name), signal.SIGKILL)
+DEADLY = """
+import os, signal
 
-    # Larger than a worker makes before it is killed.
-    (corpus / "9.txt").write_text("x" * (1 << 25))
-    found = refused("D227", looked_at(corpus), tmp_path / "out", workers=1, told=told)
-    assert "SIGKILL" in found.message
+class Deadly:
+    name, files, bytes = "a deadly part", (), 1
+
+    def shard(self, number, done, vocab_used):
+        raise AssertionError("nothing is made of it")
+
+    def make(self, work, number, tell):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_worker_that_dies_is_told(corpus, tmp_path, monkeypatch):
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    part = importlib.import_module("deadly").Deadly()
+    found = refused("D227", replace(looked_at(corpus), parts=(part,)), tmp_path / "out", workers=1)
+    assert "a deadly part ended by itself: SIGKILL" in found.message
 
 
 def test_a_full_disk_is_told_and_what_is_whole_is_kept(corpus, tmp_path, monkeypatch):
@@ -212,7 +224,7 @@ def test_a_full_disk_is_told_and_what_is_whole_is_kept(corpus, tmp_path, monkeyp
 
     def full(file):
         notes.append(file)
-        if len(notes) == 3:
+        if len(notes) == 4:
             raise OSError(errno.ENOSPC, "No space left on device", str(file))
         return written(file)
 
