@@ -40,7 +40,7 @@ def initialise(part: nn.Module, seed: int) -> None:
             if weight.ndim == 1:
                 weight.fill_(1.0)
                 continue
-            local, first_row, first_column = _share(weight)
+            local, first_row, first_column = share_of(weight)
             if local.numel():
                 _fill(
                     local,
@@ -69,7 +69,7 @@ def deviation(name: str, shape: ModelShape) -> float:
     return STD / sqrt(2 * shape.n_layers) if name.endswith(_INTO_RESIDUAL) else STD
 
 
-def _share(weight: Tensor) -> tuple[Tensor, int, int]:
+def share_of(weight: Tensor) -> tuple[Tensor, int, int]:
     """What this rank holds of a matrix, and the first row and column of it in the whole.
 
     The last axis of the mesh cuts first: FSDP cuts what tensor parallel leaves. torch's own reckoning

@@ -1,0 +1,48 @@
+"""Single tensors of a committed checkpoint, in one process without a group: whichever layout wrote it.
+
+Knows how DCP is asked for one tensor. Does not know what a checkpoint must hold (checkpoint/manifest.py).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from engine.errors import Finding, TitanError
+
+
+class StoredCheckpoint:
+    """The weights of a checkpoint by name, each read when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        """TitanError D653 where what stands beside the tensors cannot be read."""
+        self._path = path
+        try:
+            self._metadata = FileSystemReader(path).read_metadata().state_dict_metadata
+        except Exception as error:  # pickled by torch: whatever a damaged file makes of it
+            raise _broken(f"{path} cannot be read: {error}") from error
+
+    def whole(self, name: str) -> Tensor:
+        """A weight, whole, on the CPU, in the precision that it is kept in; TitanError D653 where it is not there."""
+        kept = self._metadata.get(name)
+        if not isinstance(kept, TensorStorageMetadata):
+            raise _broken(f"{self._path} lacks {name}")
+        tensor = torch.empty(kept.size, dtype=kept.properties.dtype)
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        load({name: tensor}, storage_reader=FileSystemReader(self._path), planner=planner, no_dist=True)
+        return tensor
+
+    def rows(self, name: str, first: int, end: int) -> Tensor:
+        """Rows [first, end) of a weight."""
+        return self.whole(name)[first:end]
+
+
+def _broken(message: str) -> TitanError:
+    fix = "look at it with titan checkpoint verify, and take another step if it is damaged"
+    return TitanError(Finding(rule="D653", severity="error", key="checkpoint.folder", message=message, fix=fix))
