@@ -27,6 +27,36 @@ class Extra:
         return f"python -m pip install 'titan-train[{self.package}]'"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """The packages that reach the URLs of one scheme: universal-pathlib, and the store's own, if it has any."""
+
+    modules: tuple[str, ...]
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """Those that are not here, as pip calls them."""
+        return tuple(_PIP.get(module, module) for module in self.modules if not is_here(module))
+
+    @property
+    def pip(self) -> str:
+        """The line that installs them all: titan's extra `remote`, which has the versions that were tried, and one."""
+        own = " ".join(_PIP.get(module, module) for module in self.modules if module not in ("upath", "fsspec"))
+        return f"python -m pip install 'titan-train[remote]' {own}".rstrip()
+
+
+_PIP = {"upath": "universal-pathlib"}
+"""What pip calls a module of another name."""
+
+
+def client_of(scheme: str) -> Client | None:
+    """What reaches `scheme://`, by fsspec's own table (fsspec comes with torch); None where that knows no such."""
+    from fsspec.registry import known_implementations
+
+    row = known_implementations.get(scheme)
+    return None if row is None else Client(modules=("upath", row["class"].partition(".")[0]))
+
+
 TENSORBOARD = Extra(key="metrics.enable_tensorboard", package="tensorboard", name="TensorBoard")
 WANDB = Extra(key="metrics.enable_wandb", package="wandb", name="Weights & Biases")
 EXTRAS = (TENSORBOARD, WANDB)

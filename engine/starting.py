@@ -16,6 +16,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from engine.build import Built
+from engine.checkpoint import places
 from engine.checkpoint.agreed import group_of_all, on_all, on_first, reason
 from engine.checkpoint.beginning import Loading, checkpoints_of, look_for
 from engine.checkpoint.committed import put_aside
@@ -117,14 +118,14 @@ def _require_one_folder(folder: Path, group: dist.ProcessGroup) -> None:
     finally:
         if dist.get_rank() == 0:
             with contextlib.suppress(OSError):
-                (folder / name).unlink()
+                places.unlink(folder / name)
 
 
 def _leave_mark(folder: Path) -> str:
     mark = folder / f".seen-by-all.{uuid.uuid4().hex}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        mark.touch()
+        places.make_folder(folder)
+        places.put(mark, b"")
     except OSError as error:
         fix = "set it, or job.dump_folder, to one that can be written"
         raise TitanError(
@@ -137,16 +138,30 @@ def _require_mark(mark: Path) -> None:
     """A network file system may show a new file late."""
     end_s = time.monotonic() + _SEEN_WITHIN_S
     host, folder = os.uname().nodename, mark.parent
-    while not mark.exists():
+    while not places.exists(mark):
         if time.monotonic() > end_s:
             message = f"rank {dist.get_rank()} on {host} does not see in {folder} what rank 0 has written there"
             fix = "set job.dump_folder to a folder that all nodes share: checkpoints are written and read by all ranks"
             raise TitanError(_error(message, fix))
         with contextlib.suppress(OSError):
-            os.listdir(folder)
+            places.names_in(folder)
         time.sleep(0.1)
-    if not os.access(folder, os.W_OK):
-        raise TitanError(_error(f"{folder} cannot be written by rank {dist.get_rank()} on {host}", "let it be written"))
+    if (why := _why_not_written(mark)) is not None:
+        message = f"{folder} cannot be written by rank {dist.get_rank()} on {host}{why}"
+        raise TitanError(_error(message, "let it be written"))
+
+
+def _why_not_written(mark: Path) -> str | None:
+    """Why this rank cannot write beside a mark; None where it can. A store says so only of a write."""
+    if not places.is_remote(mark):
+        return None if os.access(mark.parent, os.W_OK) else ""
+    own = mark.with_name(f"{mark.name}.{dist.get_rank()}")
+    try:
+        places.put(own, b"")
+        places.unlink(own)
+    except OSError as error:
+        return f": {reason(error)}"
+    return None
 
 
 def _error(message: str, fix: str) -> Finding:

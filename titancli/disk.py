@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.checkpoint import places
 from engine.checkpoint.committed import Checkpoints, step_folder
 from engine.errors import Finding, Severity
 from engine.planner.plan import Plan
@@ -54,6 +54,9 @@ class Disk:
         """One line for people."""
         free = figures.NOT_KNOWN if self.free_bytes is None else decimal(self.free_bytes)
         one = f"{decimal(self.saved.one_bytes)} ({_binary(self.saved.one_bytes)}) each"
+        if places.is_remote(self.place):
+            free, where = "what is free is not known", f"a store, {self.place}, does not tell"
+            return f"{one}; {_peak(self.saved, self.standing)}; {free}: {where}"
         return f"{one}; {_peak(self.saved, self.standing)}; {free} free in {os.path.abspath(self.place)}"
 
     def to_json(self) -> dict[str, Any]:
@@ -68,17 +71,14 @@ class Disk:
 
 
 def free_bytes_at(folder: Path) -> int | None:
-    """What a user may still write to the disk of a folder; None where it does not tell."""
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return None
+    """What a user may still write to the disk of a folder; None where it does not tell, as no store does."""
+    return places.free_bytes(folder)
 
 
 def _bytes_in(folder: Path) -> int:
     """What the files of a folder hold, as far as they can be looked at."""
     with contextlib.suppress(OSError):
-        return sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(folder))
+        return sum(places.sizes_in(folder).values())
     return 0
 
 
@@ -87,7 +87,7 @@ def look_at_disk(
 ) -> Disk:
     """The disk that will hold the checkpoints of a run, of which `found` are there already."""
     place = found.folder
-    while not os.path.isdir(place) and place != place.parent:
+    while not places.is_remote(place) and not os.path.isdir(place) and place != place.parent:
         place = place.parent
     return Disk(
         saved=saved(loaded.config, plan.parameters),

@@ -6,11 +6,11 @@ Knows which folders hold it. Does not know which of them is loaded, nor what it 
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from engine.checkpoint import places
 from engine.checkpoint.beginning import checkpoints_of, initial_checkpoint, loadable
 from engine.checkpoint.committed import (
     Checkpoints,
@@ -32,10 +32,12 @@ _LOAD_STEP, _INITIAL = "checkpoint.load_step", "checkpoint.initial_load_path"
 class Start:
     """Where a run begins: its own checkpoints that are here, and the one that is loaded.
 
-    `step` is that of a checkpoint of its own, `path` the checkpoint; both are None where it begins anew.
+    `step` is that of a checkpoint of its own, `path` the checkpoint; both are None where it begins anew. `is_reached`:
+    whether this Python has what reaches the folder of its own, which stands under a URL.
     """
 
     own: Checkpoints
+    is_reached: bool = True
     step: int | None = None
     path: Path | None = None
 
@@ -49,6 +51,8 @@ class Start:
     @property
     def text(self) -> str:
         """One line for people."""
+        if not self.is_reached:
+            return "at its first step, or after a checkpoint that cannot be looked up from here"
         if self.path is None:
             return f"at its first step: no checkpoint in {self.own.folder}"
         return f"after step {self.step}: {self.path}" if self.step is not None else f"with the weights of {self.path}"
@@ -68,7 +72,7 @@ def look_at_start(
     """
     checkpoint = loaded.config.checkpoint
     found: list[Finding] = []
-    start = Start(own=Checkpoints(folder=_own_folder(loaded)))
+    start = Start(own=Checkpoints(folder=_run(loaded)))
     if checkpoint.enable:
         found, start = _own(loaded, starts_here=starts_here)
     what: Literal["all", "weights"] = "all" if start.step is not None else "weights"
@@ -99,18 +103,22 @@ def _misfits(loaded: Loaded, plan: Plan, path: Path, *, what: Literal["all", "we
     return changes(loading.manifest, loaded.config, data={}, path=path) if what == "all" else []
 
 
-def _own_folder(loaded: Loaded) -> Path:
-    """The folder of a run's checkpoints; that of a run without a name is called as no other, so it stands for it."""
+def _run(loaded: Loaded) -> Path:
+    """The folder of a run; that of a run without a name is called as no other, so it stands for it."""
     job = loaded.config.job
-    return checkpoints_of(loaded.config, folder_of_runs(job.dump_folder) / (job.name or f"{loaded.stem}-..."))
+    return folder_of_runs(job.dump_folder) / (job.name or f"{loaded.stem}-...")
 
 
 def _own(loaded: Loaded, *, starts_here: bool) -> tuple[list[Finding], Start]:
     """The checkpoint of its own that a run goes on from."""
     load_step = loaded.config.checkpoint.load_step
-    start = Start(own=Checkpoints(folder=_own_folder(loaded)))
-    folder = start.own.folder
-    if load_step >= 0 and not starts_here and not os.path.isdir(folder):
+    try:
+        folder = checkpoints_of(loaded.config, _run(loaded))
+    except TitanError as mistake:
+        found = _as_seen_from_here(mistake, starts_here=starts_here)
+        return found, Start(own=Checkpoints(folder=_run(loaded)), is_reached=False)
+    start = Start(own=Checkpoints(folder=folder))
+    if load_step >= 0 and not starts_here and not places.is_folder(folder):
         message = f"load_step = {load_step} cannot be looked up: {folder} is not on this machine"
         return [_finding("D623", _LOAD_STEP, message, "see to it where the run starts", severity="warning")], start
     try:
@@ -119,14 +127,35 @@ def _own(loaded: Loaded, *, starts_here: bool) -> tuple[list[Finding], Start]:
         start = replace(start, step=step, path=None if step is None else folder / step_folder(step))
         require_names_free(start.own, after=step or 0, until=loaded.config.training.steps)
     except TitanError as mistake:
+        if places.is_remote(folder):
+            return _as_seen_from_here(mistake, starts_here=starts_here), start
         return list(mistake.findings), start
     return list(warnings), start
 
 
+def _as_seen_from_here(mistake: TitanError, *, starts_here: bool) -> list[Finding]:
+    """What keeps a store from being looked at keeps a run from starting only where it would look from here."""
+    is_of_here = ("D622", "D639")
+    return [
+        replace(finding, severity="warning", fix=f"{finding.fix}, where the run starts")
+        if finding.rule in is_of_here and not starts_here
+        else finding
+        for finding in mistake.findings
+    ]
+
+
 def _initial(written: str, *, in_hf: bool, starts_here: bool) -> tuple[list[Finding], Path | None]:
     """The checkpoint that initial_load_path names: itself, or the newest committed one in it."""
-    path = Path(os.path.expanduser(written))
-    if not starts_here and not os.path.exists(path):
+    try:
+        path = places.place(written, key=_INITIAL)
+        is_there = places.exists(path)
+    except TitanError as mistake:
+        return _as_seen_from_here(mistake, starts_here=starts_here), None
+    except OSError as error:
+        message = f"initial_load_path = {written} cannot be looked at: {str(error).lower()}"
+        failed = TitanError(_finding("D622", _INITIAL, message, "let it be read"))
+        return _as_seen_from_here(failed, starts_here=starts_here), None
+    if not starts_here and not is_there:
         message, fix = f"initial_load_path = {written} is not on this machine", "name one that is where the run starts"
         return [_finding("D623", _INITIAL, message, fix, severity="warning")], None
     if in_hf and any(path.glob("*.safetensors")):

@@ -69,7 +69,7 @@ def look_around(
 
         more, start = look_at_start(loaded, checked.plan)
         findings += more
-        if checkpoint.enable and checked.plan is not None:
+        if checkpoint.enable and checked.plan is not None and start.is_reached:
             found, disk = _room(loaded, checked, start, free_bytes)
             findings += found
     return checked.joined(findings), Here(data=tuple(data), start=start, disk=disk)

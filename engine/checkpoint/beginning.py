@@ -10,11 +10,11 @@ first step of another run.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from engine.checkpoint import places
 from engine.checkpoint.committed import (
     MANIFEST,
     Checkpoints,
@@ -53,8 +53,8 @@ class Loading:
 
 
 def checkpoints_of(config: Config, run: Path) -> Path:
-    """The folder in which a run keeps its checkpoints."""
-    return run / os.path.expanduser(config.checkpoint.folder)
+    """The folder in which a run keeps its checkpoints; TitanError D639 for a URL that cannot be reached from here."""
+    return places.place(config.checkpoint.folder, key="checkpoint.folder", within=run)
 
 
 def look_for(config: Config, plan: Plan, run: Path | None) -> tuple[Loading | None, tuple[Finding, ...]]:
@@ -93,10 +93,10 @@ def initial_checkpoint(written: str) -> tuple[Path, tuple[Finding, ...]]:
 
     TitanError D624 where there is none, D630 where it is damaged.
     """
-    path = Path(os.path.expanduser(written))
+    path = places.place(written, key=_INITIAL)
     try:
         is_one = is_committed(path)
-        inside = checkpoints_in(path) if not is_one and os.path.isdir(path) else Checkpoints(folder=path)
+        inside = checkpoints_in(path) if not is_one and places.is_folder(path) else Checkpoints(folder=path)
     except TitanError as mistake:
         raise TitanError(*(replace(finding, key=_INITIAL) for finding in mistake.findings)) from mistake
     if is_one:
@@ -105,11 +105,12 @@ def initial_checkpoint(written: str) -> tuple[Path, tuple[Finding, ...]]:
             raise TitanError(_error("D630", message, "give the file back, or name another checkpoint"))
         return path, ()
     if inside.newest is None:
-        what = f"it has no whole {MANIFEST}, nor a step that has" if os.path.exists(path) else "it is not there"
+        names = places.names_in(path) if places.is_folder(path) else []
+        what = f"it has no whole {MANIFEST}, nor a step that has" if places.exists(path) else "it is not there"
         fix = "name a step that was saved to its end"
-        if any(path.glob("*.safetensors")):
+        if any(name.endswith(".safetensors") for name in names):
             fix = "set initial_load_in_hf to true"
-        elif os.path.isdir(path / "checkpoints"):
+        elif "checkpoints" in names:
             fix = f"name the checkpoints of that run: {path / 'checkpoints'}"
         raise TitanError(_error("D624", f"initial_load_path = {written} is no committed checkpoint: {what}", fix))
     try:

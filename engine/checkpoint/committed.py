@@ -6,7 +6,8 @@ aside. Does not know what a checkpoint holds, and imports no torch: `titan valid
 `step-100/` is committed once `manifest.json` stands in it. Shards come first, then torch's own `.metadata`, then what
 else a run goes on from; the manifest is renamed into its place after all of them, so it is there whole or not at all.
 `.metadata` cannot be that mark: it says that the tensors are written, and nothing of the data's position or the layout.
-A manifest of 0 bytes, or one cut short, is what a machine that lost its power can leave: no mark either.
+A manifest of 0 bytes, or one cut short, is what a machine that lost its power can leave: no mark either. In an object
+store nothing is renamed: an object is there whole once its PUT has ended, and that of the manifest is the last.
 
 A manifest also says how many bytes each file of its folder has. Where one of them has gone or was cut short since, the
 checkpoint is damaged: it was committed, and is not loaded.
@@ -18,12 +19,12 @@ import errno
 import json
 import os
 import re
-import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.checkpoint import places
 from engine.errors import Finding, TitanError
 from engine.legal import choice
 
@@ -34,6 +35,7 @@ FILES = "files"
 
 _MOST_OFFERED = 5
 _STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)
+_ASIDE = ".aside-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,28 +77,45 @@ def written_in(checkpoint: Path) -> dict[str, Any] | None:
 
     TitanError D622 where it is there and cannot be read.
     """
-    try:
-        written = json.loads((checkpoint / MANIFEST).read_bytes())
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, RecursionError):
+    (found,) = places.read_all([checkpoint / MANIFEST])
+    return _told(checkpoint, found)
+
+
+def _told(checkpoint: Path, found: bytes | OSError) -> dict[str, Any] | None:
+    """What the bytes of a manifest say, or the reason why there are none."""
+    if isinstance(found, FileNotFoundError | NotADirectoryError | IsADirectoryError):
         return None
-    except OSError as error:
+    if isinstance(found, OSError):
         # It may be whole: a run would pass it over, and then delete it as what a save has left.
-        message = f"{checkpoint / MANIFEST} cannot be read: {(error.strerror or str(error)).lower()}"
-        raise TitanError(_error("D622", "checkpoint.folder", message, "let it be read, or move it away")) from error
+        message = f"{checkpoint / MANIFEST} cannot be read: {(found.strerror or str(found)).lower()}"
+        raise TitanError(_error("D622", "checkpoint.folder", message, "let it be read, or move it away")) from found
+    try:
+        written = json.loads(found)
+    except (ValueError, RecursionError):
+        return None
     return written if isinstance(written, dict) else None
 
 
 def damage(checkpoint: Path) -> str:
     """What a committed checkpoint lacks of the files that its manifest names, in words; empty where it is whole."""
     files = (written_in(checkpoint) or {}).get(FILES)
-    for name, size in files.items() if isinstance(files, dict) else ():
+    if not isinstance(files, dict):
+        return ""
+    try:
+        # A store is asked once: each question takes it many milliseconds.
+        there = places.sizes_in(checkpoint) if places.is_remote(checkpoint) else None
+    except OSError as error:
+        return f"it cannot be looked at: {str(error).lower()}"
+    for name, size in files.items():
         try:
-            found = os.stat(checkpoint / name).st_size
+            found = os.stat(checkpoint / name).st_size if there is None else there.get(name)
         except FileNotFoundError:
-            return f"its file {name} is not there"
+            found = None
         except (OSError, ValueError) as error:
             words = (error.strerror if isinstance(error, OSError) else None) or str(error)
             return f"its file {name!r} cannot be looked at: {words.lower()}"
+        if found is None:
+            return f"its file {name} is not there"
         if found != size:
             written = f"{size:,} were written" if isinstance(size, int) else f"its manifest says {size!r}"
             return f"its file {name} has {found:,} bytes, and {written}"
@@ -106,7 +125,7 @@ def damage(checkpoint: Path) -> str:
 def checkpoints_in(folder: Path) -> Checkpoints:
     """The checkpoints of a folder, none where it is not there; TitanError D622 where they cannot be told."""
     try:
-        names = os.listdir(folder)
+        names = places.names_in(folder)
     except FileNotFoundError:
         return Checkpoints(folder=folder)
     except OSError as error:
@@ -115,7 +134,10 @@ def checkpoints_in(folder: Path) -> Checkpoints:
         raise TitanError(_error("D622", "checkpoint.folder", message, "make it a folder that can be read")) from error
     matches = (_STEP.fullmatch(name) for name in names)
     steps = sorted(int(match[1]) for match in matches if match)
-    committed = tuple(step for step in steps if is_committed(folder / step_folder(step)))
+    paths = [folder / step_folder(step) for step in steps]
+    manifests = places.read_all([path / MANIFEST for path in paths])
+    told = zip(steps, paths, manifests, strict=True)
+    committed = tuple(step for step, path, manifest in told if _told(path, manifest) is not None)
     others = [step for step in steps if step not in committed]
     unfinished = tuple(step for step in others if _is_own_folder(folder / step_folder(step)))
     taken = tuple(step for step in others if step not in unfinished)
@@ -124,7 +146,7 @@ def checkpoints_in(folder: Path) -> Checkpoints:
 
 def _is_own_folder(path: Path) -> bool:
     """Whether it is a folder, and no link to one, which is somebody's own."""
-    return os.path.isdir(path) and not os.path.islink(path)
+    return places.is_folder(path) and not places.is_link(path)
 
 
 def require_names_free(found: Checkpoints, *, after: int, until: int) -> None:
@@ -132,7 +154,7 @@ def require_names_free(found: Checkpoints, *, after: int, until: int) -> None:
     for step in found.taken:
         if after < step <= until:
             path = found.folder / step_folder(step)
-            what = "a link to no checkpoint" if path.is_symlink() else "not a folder"
+            what = "a link to no checkpoint" if places.is_link(path) else "not a folder"
             message = f"{path} is {what}, and the checkpoint after step {step} is to have that name"
             raise TitanError(_error("D638", "checkpoint.folder", message, "move it away, or set another folder"))
 
@@ -226,10 +248,10 @@ def delete(checkpoint: Path) -> None:
 
     OSError where it cannot, and of a link, behind which is somebody's own.
     """
-    if checkpoint.is_symlink():
+    if places.is_link(checkpoint):
         raise OSError(errno.ENOTSUP, "it is a link", str(checkpoint))
-    (checkpoint / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(checkpoint)
+    places.unlink(checkpoint / MANIFEST)
+    places.remove_tree(checkpoint)
 
 
 def put_aside(folder: Path, *, after: int) -> tuple[str, ...]:
@@ -242,10 +264,17 @@ def put_aside(folder: Path, *, after: int) -> tuple[str, ...]:
 
 
 def keep_aside(checkpoint: Path) -> str:
-    """Gives a checkpoint a name under which nothing looks for it; returns that."""
-    names = (checkpoint.with_name(f"{checkpoint.name}.aside-{count}") for count in range(1, 10_000))
-    free = next(name for name in names if not os.path.lexists(name))
-    checkpoint.rename(free)
+    """Gives a checkpoint a name under which nothing looks for it; returns that.
+
+    A store copies it, and it is there under both names for a while: where that is cut short, under its own.
+    """
+    names = (checkpoint.with_name(f"{checkpoint.name}{_ASIDE}{count}") for count in range(1, 10_000))
+    free = next(name for name in names if not places.exists(name))
+    if places.is_remote(checkpoint):
+        places.copy_tree(checkpoint, free)
+        delete(checkpoint)
+    else:
+        checkpoint.rename(free)
     return free.name
 
 

@@ -1,6 +1,6 @@
 """Writing and reading the tensors of a checkpoint, each rank its own share, through torch.distributed.checkpoint (DCP).
 
-Knows the order on disk: shards, DCP's `.metadata`, and last the manifest, renamed into place by rank 0 once every rank
+Knows the order on disk: shards, DCP's `.metadata`, and last the manifest, put into place by rank 0 once every rank
 has said that it is done. Does not know what is saved, only that it is a flat table of names to tensors, plain ones and
 DTensors. Names and DTensors are all that DCP needs to give a run of another layout its own shares.
 """
@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import torch.distributed as dist
 from torch import Tensor
@@ -24,6 +23,7 @@ from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
+from engine.checkpoint import places
 from engine.checkpoint.agreed import FailedOnRank, on_all, on_first, reason
 from engine.checkpoint.committed import MANIFEST, delete, is_committed, keep_aside
 from engine.checkpoint.manifest import Manifest
@@ -38,22 +38,27 @@ class LoadFailed(FailedOnRank):
 
 
 def save(
-    tensors: Mapping[str, Tensor], checkpoint: Path, manifest: Manifest, *, group: dist.ProcessGroup, needed_bytes: int
+    tensors: Mapping[str, Tensor],
+    checkpoint: Path,
+    manifest: Manifest,
+    *,
+    group: dist.ProcessGroup,
+    needed_bytes: int,
+    planner: DefaultSavePlanner | None = None,
 ) -> Manifest:
     """Writes a checkpoint and commits it; every rank of `group` calls it at once. Gives the manifest as it stands.
 
     Sends plans, no tensors. What stands in the folder uncommitted is deleted first. SaveFailed on all
     ranks where one of them fails; nothing of this checkpoint is left then, as far as it can be deleted.
-    `needed_bytes` is what its tensors take, for that message: files and .metadata add 1 or 2 KiB to each.
+    `needed_bytes` is what its tensors take, for that message: files and .metadata add 1 or 2 KiB to each. `planner`
+    gives tensors when they are written, where they are not in memory.
     """
     what = f"saving {checkpoint}"
-    disk = _Disk()
+    disk = _disk_of(checkpoint)
     try:
         on_first(group, what, lambda: _make_way(checkpoint))
-        # Its files are synced by _Disk.
-        writer = FileSystemWriter(checkpoint, sync_files=False)
-        writer.fs = disk
-        planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        writer = _Writer(checkpoint, disk)
+        planner = planner or DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         dcp_save(dict(tensors), storage_writer=writer, planner=planner, process_group=group)
         return on_first(group, what, lambda: _commit(checkpoint, manifest))
     except FailedOnRank as failure:
@@ -72,7 +77,7 @@ def load(tensors: Mapping[str, Tensor], checkpoint: Path, *, group: dist.Process
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     failed: tuple[int, str] | None = None
     try:
-        dcp_load(dict(tensors), storage_reader=FileSystemReader(checkpoint), planner=planner, process_group=group)
+        dcp_load(dict(tensors), storage_reader=reader_of(checkpoint), planner=planner, process_group=group)
     except CheckpointException as failure:
         rank = min(failure.failures)
         failed = rank, reason(failure.failures[rank][0])
@@ -80,6 +85,30 @@ def load(tensors: Mapping[str, Tensor], checkpoint: Path, *, group: dist.Process
         rank, why = failed
         hosts = on_all(group, f"loading {checkpoint}", lambda: os.uname().nodename)
         raise LoadFailed(f"loading {checkpoint}", why, rank=rank, host=hosts[rank])
+
+
+def reader_of(checkpoint: Path) -> FileSystemReader:
+    """torch's reader of a checkpoint, wherever that stands."""
+    reader = FileSystemReader(checkpoint if not places.is_remote(checkpoint) else "")
+    reader.fs, reader.path = _disk_of(checkpoint), checkpoint
+    return reader
+
+
+class _Writer(FileSystemWriter):
+    """torch's writer on one of the file systems here, which bring to the disk what they write."""
+
+    def __init__(self, checkpoint: Path, disk: _Disk) -> None:
+        super().__init__(checkpoint if not places.is_remote(checkpoint) else "", sync_files=False)
+        self.fs, self.path = disk, checkpoint
+
+    @property
+    def checkpoint_id(self) -> str:
+        """The place in `.metadata`: text, which any Python can read again."""
+        return str(self.path)
+
+
+def _disk_of(checkpoint: Path) -> _Disk:
+    return _Store() if places.is_remote(checkpoint) else _Disk()
 
 
 class _Disk(FileSystem):
@@ -105,16 +134,57 @@ class _Disk(FileSystem):
             raise
 
 
-class _Stream:
-    """A file that tells its disk of a write that fails, and is synced when it is closed."""
+class _Store(_Disk):
+    """The same in a place that fsspec reaches; its paths are UPaths."""
 
-    def __init__(self, file: IO[bytes], disk: _Disk) -> None:
-        self._file, self._disk = file, disk
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
+        """An object, which is there once the block is left."""
+        there = cast(Path, path)
+        try:
+            with places.reached(there), there.open(mode) as file:
+                yield _Stream(cast(IO[bytes], file), self, path=there)
+        except OSError as error:
+            self.trouble = self.trouble or error
+            raise
+
+    def init_path(self, path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """As it is: it is a path already."""
+        return path
+
+    def concat_path(self, path: str | os.PathLike[str], suffix: str) -> str | os.PathLike[str]:
+        """A name in a folder."""
+        return cast(Path, path) / suffix
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        """Writes it again under its new name: `.metadata`, which is small."""
+        places.put(cast(Path, new_path), places.read(cast(Path, path)))
+        places.unlink(cast(Path, path))
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        """Makes a folder, where there are folders."""
+        places.make_folder(cast(Path, path))
+
+    def exists(self, path: str | os.PathLike[str]) -> bool:
+        """Whether it is there."""
+        return places.exists(cast(Path, path))
+
+    def rm_file(self, path: str | os.PathLike[str]) -> None:
+        """Deletes a file."""
+        places.unlink(cast(Path, path))
+
+
+class _Stream:
+    """A file that tells its disk of a write that fails, and is synced when it is closed; `path` is that of a remote."""
+
+    def __init__(self, file: IO[bytes], disk: _Disk, *, path: Path | None = None) -> None:
+        self._file, self._disk, self._path = file, disk, path
 
     def write(self, data: Any) -> int:
         """Writes all of it."""
         try:
-            return self._file.write(data)
+            with places.reached(self._path or Path()):
+                return self._file.write(data)
         except OSError as error:
             self._disk.trouble = self._disk.trouble or error
             raise
@@ -122,7 +192,7 @@ class _Stream:
     def close(self) -> None:
         """Brings it to the disk, and closes it; once more is nothing."""
         if not self._file.closed:
-            if self._file.writable():
+            if self._file.writable() and self._path is None:
                 self._file.flush()
                 os.fsync(self._file.fileno())
             self._file.close()
@@ -135,49 +205,31 @@ def _make_way(checkpoint: Path) -> None:
     """Deletes what a save that never ended left in the folder, and makes it; a committed one is never deleted."""
     if is_committed(checkpoint):
         keep_aside(checkpoint)
-    elif os.path.lexists(checkpoint):
+    elif places.exists(checkpoint):
         delete(checkpoint)
-    checkpoint.mkdir(parents=True)
-    _sync(checkpoint.parent)
+    places.make_folder(checkpoint)
+    places.sync(checkpoint.parent)
 
 
 def _commit(checkpoint: Path, manifest: Manifest) -> Manifest:
-    """Puts the manifest in: the checkpoint is there from this rename on."""
+    """Puts the manifest in: the checkpoint is there from then on."""
+    files = places.sizes_in(checkpoint)
+    files.pop(MANIFEST, None)
     for name, size in _written_bytes(checkpoint).items():
-        found = os.stat(checkpoint / name).st_size
+        found = files.get(name, 0)
         if found < size:
             raise OSError(f"{name} has {found:,} bytes, and {size:,} were written: is the folder on one disk for all?")
-    files = {entry.name: entry.stat().st_size for entry in os.scandir(checkpoint) if entry.name != MANIFEST}
     whole = manifest.with_files(files)
-    partial = checkpoint / f".{MANIFEST}.{os.getpid()}"
-    with partial.open("wb") as file:
-        file.write(json.dumps(whole.to_json(), indent=1).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    # Shards and .metadata have their bytes on the disk, and here their names too, before the mark can be.
-    _sync(checkpoint)
-    partial.rename(checkpoint / MANIFEST)
-    _sync(checkpoint)
+    places.put(checkpoint / MANIFEST, json.dumps(whole.to_json(), indent=1).encode() + b"\n")
     return whole
 
 
 def _written_bytes(checkpoint: Path) -> dict[str, int]:
     """What `.metadata` says that ranks wrote: the least size of each of their files."""
     sizes: dict[str, int] = {}
-    for place in FileSystemReader(checkpoint).read_metadata().storage_data.values():
+    for place in reader_of(checkpoint).read_metadata().storage_data.values():
         sizes[place.relative_path] = max(sizes.get(place.relative_path, 0), place.offset + place.length)
     return sizes
-
-
-def _sync(folder: Path) -> None:
-    """Brings the names in a folder to the disk, where its file system can."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        # Some network file systems refuse it for folders.
-        with contextlib.suppress(OSError):
-            os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _undone(
@@ -205,7 +257,7 @@ def _undone(
 
 
 def _free_bytes(checkpoint: Path) -> int | None:
-    """What is free on the disk of a folder that may be gone."""
-    with contextlib.suppress(OSError):
-        return shutil.disk_usage(next(folder for folder in (checkpoint, *checkpoint.parents) if folder.exists())).free
-    return None
+    """What is free on the disk of a folder that may be gone; None where that does not tell."""
+    if places.is_remote(checkpoint):
+        return None
+    return places.free_bytes(next(folder for folder in (checkpoint, *checkpoint.parents) if folder.exists()))

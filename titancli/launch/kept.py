@@ -5,12 +5,12 @@ Knows the run folder. Does not know what goes on (`titan launch --resume`), nor 
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 from typing import Any
 
 from engine.checkpoint.committed import checkpoints_in, whole_step_to_load
+from engine.checkpoint.places import place
 from engine.config import Checkpoint
 from engine.settled import read_settled
 from titancli.monitor.follow import read_config
@@ -26,8 +26,13 @@ def goes_on_after(run: Path) -> int | None:
     table = _table(run, "checkpoint")
     # The one that was asked for is settled once it is loaded.
     asked_for = -1 if _LOAD_STEP in read_settled(run) else int(table.get("load_step", -1))
-    found = checkpoints_in(run / os.path.expanduser(str(table.get("folder", _FOLDER))))
-    return whole_step_to_load(found, asked_for)[0]
+    return whole_step_to_load(checkpoints_in(checkpoints_of_run(run)), asked_for)[0]
+
+
+def checkpoints_of_run(run: Path) -> Path:
+    """The folder in which a run keeps its checkpoints, as its config.toml says; TitanError D639 as `place`."""
+    folder = str(_table(run, "checkpoint").get("folder", _FOLDER))
+    return place(folder, key="checkpoint.folder", within=run)
 
 
 def saves(run: Path) -> bool:

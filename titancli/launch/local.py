@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from engine.checkpoint.beginning import checkpoints_of
 from engine.checkpoint.committed import Checkpoints
+from engine.checkpoint.places import is_remote
 from engine.errors import EXIT_OK, Finding, TitanError
 from engine.hardware import Machine
 from engine.planner.plan import Plan
@@ -220,15 +221,13 @@ def look_at_checkpoints(loaded: Loaded, plan: Plan, place: Place) -> None:
 
     Those of a run that is moved aside stay on the disk, and are not the new one's.
     """
-    own = Checkpoints(folder=checkpoints_of(loaded.config, place.run))
-    within = Path(os.path.normpath(own.folder)).is_relative_to(os.path.normpath(place.run))
-    findings: list[Finding] = []
-    if not (place.taken and within):
-        findings, start = look_at_start(loaded, plan, starts_here=loaded.config.launch.scheduler == "local")
-        own = start.standing
-        if place.resumed is None and start.step is not None:
-            findings = [*findings, _not_its_own(loaded, place, start)]
-    if loaded.config.checkpoint.enable:
+    findings, start = look_at_start(loaded, plan, starts_here=loaded.config.launch.scheduler == "local")
+    own = start.standing
+    if start.is_reached and place.taken and _is_within(folder := checkpoints_of(loaded.config, place.run), place.run):
+        findings, own = [], Checkpoints(folder=folder)
+    elif place.resumed is None and start.step is not None:
+        findings = [*findings, _not_its_own(loaded, place, start)]
+    if loaded.config.checkpoint.enable and start.is_reached:
         disk = look_at_disk(loaded, plan, own)
         if not disk.has_room:
             findings = [*findings, room_finding(loaded, disk, severity="error")]
@@ -236,6 +235,10 @@ def look_at_checkpoints(loaded: Loaded, plan: Plan, place: Place) -> None:
     report.say_findings(finding for finding in findings if finding.severity == "warning")
     if wrong:
         raise TitanError(*wrong)
+
+
+def _is_within(folder: Path, run: Path) -> bool:
+    return not is_remote(folder) and Path(os.path.normpath(folder)).is_relative_to(os.path.normpath(run))
 
 
 def _not_its_own(loaded: Loaded, place: Place, start: Start) -> Finding:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engine.checkpoint.beginning import checkpoints_of
+from engine.checkpoint.places import is_remote
 from engine.config import Config
 from engine.errors import EXIT_RUN_FAILED, TitanError
 from titancli import report
@@ -215,8 +217,7 @@ def _is_shared(marker: Path) -> bool:
 
 def _require_shared_checkpoints(config: Config, run: Path) -> None:
     """TitanError where each machine would keep a part of every checkpoint, and none could be loaded."""
-    folder = os.path.expanduser(config.checkpoint.folder)
-    if not config.checkpoint.enable or os.path.isabs(folder):
+    if not config.checkpoint.enable or is_remote(folder := checkpoints_of(config, Path())) or folder.is_absolute():
         return
     message = f"{run} is not the folder that node 0 has made: checkpoints would be torn over the disks of all nodes"
     fix = "set job.dump_folder, or checkpoint.folder alone, to a place that all nodes share"
