@@ -5,15 +5,16 @@ Knows how DCP is asked for one tensor. Does not know what a checkpoint must hold
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from engine.checkpoint.store import reader_of
 from engine.errors import Finding, TitanError
 
 
@@ -24,7 +25,7 @@ class StoredCheckpoint:
         """TitanError D653 where what stands beside the tensors cannot be read."""
         self._path = path
         try:
-            self._metadata = FileSystemReader(path).read_metadata().state_dict_metadata
+            self._metadata = reader_of(path).read_metadata().state_dict_metadata
         except Exception as error:  # pickled by torch: whatever a damaged file makes of it
             raise _broken(f"{path} cannot be read: {error}") from error
 
@@ -35,7 +36,10 @@ class StoredCheckpoint:
             raise _broken(f"{self._path} lacks {name}")
         tensor = torch.empty(kept.size, dtype=kept.properties.dtype)
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        load({name: tensor}, storage_reader=FileSystemReader(self._path), planner=planner, no_dist=True)
+        with warnings.catch_warnings():
+            # It says that there is no group, which is what is meant.
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+            load({name: tensor}, storage_reader=reader_of(self._path), planner=planner, no_dist=True)
         return tensor
 
     def rows(self, name: str, first: int, end: int) -> Tensor:
