@@ -233,7 +233,7 @@ def _load(config: Config, built: Built, beginning: Beginning, around: Around, da
         with around.pulse.within("load", allowed_s, f"comm.save_timeout_seconds = {allowed_s}"):
             around.recorder.begin("load")
             load_into(built, loading, group=group)
-            if around.run is not None and loading.what == "all":
+            if around.run is not None and loading.manifest is not None:
                 warnings += changes(loading.manifest, config, data=data, path=loading.path)
                 warnings += go_back(config, loading, run=around.run, group=group)
     for warning in warnings if dist.get_rank() == 0 else ():

@@ -24,6 +24,7 @@ from engine.checkpoint.store import load
 from engine.config import Config
 from engine.data.index import Position
 from engine.errors import Finding, TitanError
+from engine.exchange.reading import SafetensorsFolder, read_into
 from engine.parallel.mesh import COLLECTIVE_MARGIN_S
 from engine.planner.plan import Plan
 from engine.settled import read_settled, write_settled
@@ -73,9 +74,14 @@ def load_into(built: Built, loading: Loading, *, group: dist.ProcessGroup) -> No
 
     Random states are those of a rank, so that they are loaded where as many ranks saved them.
     """
-    if loading.what == "weights":
+    if loading.what == "huggingface":
+        shape = built.parts[0].shape
+        with SafetensorsFolder(loading.path, shape) as source:
+            on_all(group, f"loading {loading.path}", lambda: read_into(weights_of(built), source))
+    elif loading.what == "weights":
         load(weights_of(built), loading.path, group=group)
     else:
+        assert loading.manifest is not None, "a checkpoint of the run's own has a manifest"
         state = state_of(built)
         same_ranks = loading.manifest.layout.get("world_size") == dist.get_world_size()
         same_device = loading.manifest.layout.get("device") == built.device.type

@@ -21,6 +21,7 @@ from engine.checkpoint.committed import (
 )
 from engine.checkpoint.manifest import changes
 from engine.errors import Finding, Severity, TitanError
+from engine.huggingface.files import refusals
 from engine.planner.plan import Plan
 from engine.sources import Loaded, locate
 from titancli.monitor.follow import folder_of_runs
@@ -82,7 +83,9 @@ def look_at_start(
             checkpoint.initial_load_path, in_hf=checkpoint.initial_load_in_hf, starts_here=starts_here
         )
         found, start = [*found, *more], replace(start, path=initial)
-    if plan is not None and start.path is not None and not (what == "weights" and checkpoint.initial_load_in_hf):
+    if plan is not None and start.path is not None and what == "weights" and checkpoint.initial_load_in_hf:
+        found += refusals(start.path, plan.model)
+    elif plan is not None and start.path is not None:
         found += _misfits(loaded, plan, start.path, what=what)
     if checkpoint.load_step == -1:
         # A key that nobody wrote has no line to point at; the switch that saves has.
@@ -100,7 +103,7 @@ def _misfits(loaded: Loaded, plan: Plan, path: Path, *, what: Literal["all", "we
         loading = loadable(path, loaded.config, plan, what=what)
     except TitanError as mistake:
         return list(mistake.findings)
-    return changes(loading.manifest, loaded.config, data={}, path=path) if what == "all" else []
+    return [] if loading.manifest is None else changes(loading.manifest, loaded.config, data={}, path=path)
 
 
 def _run(loaded: Loaded) -> Path:

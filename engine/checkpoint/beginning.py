@@ -10,6 +10,7 @@ first step of another run.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -28,6 +29,7 @@ from engine.checkpoint.committed import (
 from engine.checkpoint.manifest import Manifest, read_manifest, refusals
 from engine.config import Config
 from engine.errors import Finding, TitanError
+from engine.huggingface import files as huggingface
 from engine.planner.plan import Plan
 
 _INITIAL = "checkpoint.initial_load_path"
@@ -35,21 +37,24 @@ _INITIAL = "checkpoint.initial_load_path"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """A checkpoint that a run begins with: all of its own state, or the weights of another run's."""
+    """A checkpoint that a run begins with: all of its own state, the weights of another run's, or Hugging Face's.
+
+    `manifest`: that of its own, None of any weights alone.
+    """
 
     path: Path
-    manifest: Manifest
-    what: Literal["all", "weights"]
+    manifest: Manifest | None
+    what: Literal["all", "weights", "huggingface"]
 
     @property
     def step(self) -> int:
         """The step that the run goes on after."""
-        return self.manifest.step if self.what == "all" else 0
+        return 0 if self.manifest is None else self.manifest.step
 
     @property
     def samples(self) -> int:
         """What the run has read by then, over all data ranks."""
-        return self.manifest.samples if self.what == "all" else 0
+        return 0 if self.manifest is None else self.manifest.samples
 
 
 def checkpoints_of(config: Config, run: Path) -> Path:
@@ -69,6 +74,8 @@ def look_for(config: Config, plan: Plan, run: Path | None) -> tuple[Loading | No
         require_names_free(found, after=step or 0, until=config.training.steps)
         if step is not None:
             return loadable(folder / step_folder(step), config, plan, what="all"), warnings
+    if checkpoint.initial_load_path is not None and checkpoint.initial_load_in_hf:
+        return huggingface_weights(checkpoint.initial_load_path, plan), warnings
     if checkpoint.initial_load_path is not None:
         path, more = initial_checkpoint(checkpoint.initial_load_path)
         return loadable(path, config, plan, what="weights"), (*warnings, *more)
@@ -85,7 +92,16 @@ def loadable(path: Path, config: Config, plan: Plan, *, what: Literal["all", "we
     wrong = refusals(manifest, config, plan, path=path, loads=what)
     if wrong:
         raise TitanError(*wrong)
-    return Loading(path=path, manifest=manifest, what=what)
+    return Loading(path=path, manifest=manifest if what == "all" else None, what=what)
+
+
+def huggingface_weights(written: str, plan: Plan) -> Loading:
+    """A folder of safetensors as what a run begins with; TitanError D650 to D652 where it is of another model."""
+    path = Path(os.path.expanduser(written))
+    wrong = huggingface.refusals(path, plan.model)
+    if wrong:
+        raise TitanError(*wrong)
+    return Loading(path=path, manifest=None, what="huggingface")
 
 
 def initial_checkpoint(written: str) -> tuple[Path, tuple[Finding, ...]]:

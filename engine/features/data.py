@@ -19,7 +19,7 @@ CHECKPOINT: tuple[Feature, ...] = (
     *under("checkpoint.enable", "last_save_in_hf"),
     *under("checkpoint.last_save_in_hf", "export_dtype"),
     Feature(key="checkpoint.initial_load_path", note=lambda _: "its weights, where the run has no checkpoint yet"),
-    Feature(key="checkpoint.initial_load_in_hf", built=False),
+    Feature(key="checkpoint.initial_load_in_hf", note=lambda _: "each rank reads its share of the safetensors"),
 )
 
 DATA: tuple[Feature, ...] = (

@@ -92,7 +92,8 @@ READ_BY: dict[str, str] = {
         ),
         "engine/profile/due.py": ("metrics.breakdown_freq", "profiling.enable_profiling", "profiling.profile_freq"),
         "engine/checkpoint/beginning.py": tuple(
-            f"checkpoint.{name}" for name in ("enable", "folder", "load_step", "initial_load_path")
+            f"checkpoint.{name}"
+            for name in ("enable", "folder", "load_step", "initial_load_path", "initial_load_in_hf")
         ),
         "engine/saving.py": ("checkpoint.interval", "checkpoint.keep_latest_k", "checkpoint.async_mode"),
         "engine/starting.py": ("comm.save_timeout_seconds",),

@@ -267,3 +267,24 @@ def few(sizes: dict[str, int], most_bytes: int) -> Any:
     from engine.exchange.writing import shared_out
 
     return shared_out(sizes, most_bytes)
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("family", ["llama3", "qwen3 tied"])
+def test_a_run_of_any_layout_begins_with_weights_of_hugging_face(family: str, gloo: GlooPool, tmp_path: Path) -> None:
+    theirs(family, tmp_path / "theirs", torch.bfloat16)
+    begins = {
+        "checkpoint__initial_load_path": str(tmp_path / "theirs"),
+        "checkpoint__initial_load_in_hf": True,
+        "training__steps": 2,
+    }
+    losses = []
+    for number, degrees in enumerate(
+        ({}, {"tp": 2, "dp": 2}, {"dp": 2, "cp": 2} if "tied" in family else {"pp": 2, "tp": 2})
+    ):
+        values = Layout(name="", degrees=degrees).arguments("AdamW") | keys(family) | begins
+        folder = str(tmp_path / str(number))
+        losses.append(gloo.run(values["processes"], train, arguments=values, folder=folder)[0]["losses"])
+    for other in losses[1:]:
+        # Sums over ranks are of another order, in float32.
+        assert other == pytest.approx(losses[0], rel=1e-5)
