@@ -17,7 +17,9 @@ from typing import Any, Literal
 
 VERSION = 1
 
-Kind = Literal["run_started", "phase", "step", "memory", "gpu", "checkpoint", "warning", "run_ended"]
+Kind = Literal[
+    "run_started", "phase", "step", "memory", "gpu", "checkpoint", "exported", "validation", "warning", "run_ended"
+]
 Event = dict[str, Any]
 
 _KIND_WITHIN_BYTES = 120

@@ -23,6 +23,7 @@ from engine.ahead import Source
 from engine.build import Built, build
 from engine.cards import driver
 from engine.checkpoint.beginning import checkpoints_of
+from engine.checkpoint.committed import step_folder
 from engine.checkpoint.manifest import changes
 from engine.config import Config
 from engine.data.index import Position
@@ -31,6 +32,7 @@ from engine.data.reads import training_reads
 from engine.data.workers import ReadAhead
 from engine.errors import EXIT_OK
 from engine.events import EventLog
+from engine.exporting import hand_over
 from engine.memory_failure import memory_fields_at, out_of_memory_in
 from engine.meters.rank import RankMeters, rank_meters
 from engine.parallel.mesh import local_device, process_group
@@ -169,6 +171,11 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
             folder=around.run,
         )
         outcome = training.run(source, first_step=began.step + 1)
+    if saver is not None and config.checkpoint.last_save_in_hf and outcome.exit_code == EXIT_OK:
+        assert around.run is not None, "checkpoints are kept in a run folder"
+        assert beginning.group is not None, "checkpoints are kept by all ranks"
+        checkpoint = checkpoints_of(config, around.run) / step_folder(outcome.last_step)
+        hand_over(config, plan, checkpoint, group=beginning.group, recorder=recorder, pulse=pulse)
     recorder.end()
     return outcome
 

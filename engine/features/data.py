@@ -15,9 +15,8 @@ def _read_ahead(f: Facts) -> str:
 CHECKPOINT: tuple[Feature, ...] = (
     Feature(key="checkpoint.enable"),
     *under("checkpoint.enable", "folder", "interval", "keep_latest_k", "load_step", built=True),
-    *under("checkpoint.enable", "async_mode", built=True),
-    *under("checkpoint.enable", "last_save_in_hf"),
-    *under("checkpoint.last_save_in_hf", "export_dtype"),
+    *under("checkpoint.enable", "async_mode", "last_save_in_hf", built=True),
+    *under("checkpoint.last_save_in_hf", "export_dtype", built=True),
     Feature(key="checkpoint.initial_load_path", note=lambda _: "its weights, where the run has no checkpoint yet"),
     Feature(key="checkpoint.initial_load_in_hf", note=lambda _: "each rank reads its share of the safetensors"),
 )

@@ -99,11 +99,13 @@ READ_BY: dict[str, str] = {
         "engine/starting.py": ("comm.save_timeout_seconds",),
         "engine/loop.py": (
             "comm.init_timeout_seconds",
+            "checkpoint.last_save_in_hf",
             "data.num_workers",
             "data.prefetch",
             "debug.seed",
             "debug.deterministic",
         ),
+        "engine/exporting.py": ("checkpoint.export_dtype",),
         "engine/optim.py": tuple(
             f"optimizer.{name}" for name in ("name", "lr", "weight_decay", "implementation", "beta1", "beta2", "eps")
         ),

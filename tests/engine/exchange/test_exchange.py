@@ -288,3 +288,14 @@ def test_a_run_of_any_layout_begins_with_weights_of_hugging_face(family: str, gl
     for other in losses[1:]:
         # Sums over ranks are of another order, in float32.
         assert other == pytest.approx(losses[0], rel=1e-5)
+
+
+@pytest.mark.world
+def test_a_run_hands_its_last_checkpoint_over_from_all_its_ranks(gloo: GlooPool, tmp_path: Path) -> None:
+    last = {"checkpoint__last_save_in_hf": True, "checkpoint__export_dtype": "bfloat16", "training__steps": 2}
+    values = Layout(name="", degrees={"tp": 2, "pp": 2}).arguments("AdamW") | keys("llama3") | last
+    ranks = gloo.run(4, train, arguments=values, folder=str(tmp_path))
+    [told] = [event for event in ranks[0]["events"] if event["kind"] == "exported"]
+    assert (told["step"], Path(told["path"]).name) == (2, "step-2-hf")
+    exported(tmp_path / "checkpoints" / "step-2", tmp_path / "alone", "bfloat16")
+    assert tensors_in(Path(told["path"])) == tensors_in(tmp_path / "alone")
