@@ -29,9 +29,9 @@ class Reader:
     def batches(self, step: int) -> list[Batch]:
         """The rank's part of `step` (from 1), one batch an accumulation step."""
         corpora, samples = self.index.places(self.index.sample_numbers(step, self.data_rank))
-        return [self._batch(*rows) for rows in zip(corpora, samples, strict=True)]
+        return [self.batch(*rows) for rows in zip(corpora, samples, strict=True)]
 
-    def _batch(self, corpora_B: NDArray[np.int64], samples_B: NDArray[np.int64]) -> Batch:
+    def batch(self, corpora_B: NDArray[np.int64], samples_B: NDArray[np.int64]) -> Batch:
         """The rows of one accumulation step, each from its corpus."""
         shape = (len(samples_B), self.seq_len + 1)
         windows, positions = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
