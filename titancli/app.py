@@ -1,6 +1,7 @@
 """The commands: names, arguments and help. Each body imports its room when it runs.
 
-Does not know how a command line is taken apart (dispatch) nor what the commands do.
+Those that come in groups stand in groups. Does not know how a command line is taken apart (dispatch) nor what the
+commands do.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from titancli.arguments import Config, DumpFolder, Force, Json, Output, Preset, Run
+from titancli.examples import EXAMPLES
+from titancli.groups import checkpoint, data
 from titancli.help import KEYS, SETTINGS, Command, Commands
 
 app = typer.Typer(
@@ -22,11 +26,9 @@ app = typer.Typer(
     help="Plan, prove, launch and watch the training of large models on many GPUs.",
     epilog=KEYS,
 )
+app.add_typer(data)
+app.add_typer(checkpoint)
 
-_Config = Annotated[str | None, typer.Argument(metavar="CONFIG", help="A TOML file; goes over the preset.")]
-_Preset = Annotated[str | None, typer.Option("--preset", metavar="NAME", help="A preset; see titan presets.")]
-_Run = Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder or its name; the newest run without.")]
-_DumpFolder = Annotated[str, typer.Option("--dump-folder", metavar="DIR", help="The folder that holds the runs.")]
 _Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="8B; with a family: qwen3-32B.")]
 _Gpu = Annotated[
     str | None, typer.Option("--gpu", metavar="KIND", help="h100-80, h200, b200, ..., cpu; auto: what is here.")
@@ -38,9 +40,6 @@ _GlobalBatch = Annotated[
     str | None, typer.Option("--global-batch", metavar="N", help="Sequences of a step; without, the search is free.")
 ]
 _Goal = "prototype, production or max-performance."
-_Output = Annotated[str | None, typer.Option("--output", metavar="FILE", help="Where to write it.")]
-_Force = Annotated[bool, typer.Option("--force", help="Replace a file that is there.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -54,7 +53,7 @@ def titan(version: Annotated[bool, typer.Option("--version", help="Print the ver
 @app.command(cls=Command, epilog=KEYS)
 def init(
     context: typer.Context,
-    preset: _Preset = None,
+    preset: Preset = None,
     model: _Model = None,
     gpu: _Gpu = None,
     nodes: _Nodes = None,
@@ -65,8 +64,8 @@ def init(
     choice: Annotated[
         str | None, typer.Option("--choice", metavar="N", help="Which of the ranked plans; the best without.")
     ] = None,
-    output: _Output = None,
-    force: _Force = False,
+    output: Output = None,
+    force: Force = False,
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing: the defaults answer what no flag does.")] = False,
 ) -> int:
     """Make a config: a few questions, the best layouts, a file."""
@@ -88,8 +87,8 @@ def init(
 @app.command(cls=Command, epilog=KEYS)
 def plan(
     context: typer.Context,
-    config: _Config = None,
-    preset: _Preset = None,
+    config: Config = None,
+    preset: Preset = None,
     model: _Model = None,
     gpu: _Gpu = None,
     nodes: _Nodes = None,
@@ -99,8 +98,8 @@ def plan(
     goal: Annotated[str | None, typer.Option("--goal", metavar="GOAL", help=_Goal)] = None,
     top: Annotated[str, typer.Option("--top", metavar="N", help="How many layouts to show.")] = "5",
     output: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Write the best as a config.")] = None,
-    force: _Force = False,
-    json: _Json = False,
+    force: Force = False,
+    json: Json = False,
 ) -> int:
     """Find the best layouts for a model, and say why others lost."""
     from titancli.plan import plan
@@ -121,8 +120,8 @@ def plan(
 @app.command(cls=Command, epilog=KEYS)
 def validate(
     context: typer.Context,
-    config: _Config = None,
-    preset: _Preset = None,
+    config: Config = None,
+    preset: Preset = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build and step every pipeline rank, without GPUs; takes a minute or two.")
     ] = False,
@@ -136,7 +135,7 @@ def validate(
             "--against", metavar="NAME", help="Compare with this config or preset, not the one without flags."
         ),
     ] = None,
-    json: _Json = False,
+    json: Json = False,
 ) -> int:
     """Check a config: all findings, and the plan in numbers."""
     from titancli.validate import validate
@@ -151,9 +150,9 @@ def explain_config(
         list[str] | None,
         typer.Argument(metavar="[CONFIG] [KEY]", help="A TOML file; a key, the id of a finding, or strategies."),
     ] = None,
-    preset: _Preset = None,
+    preset: Preset = None,
     toml: Annotated[bool, typer.Option("--toml", help="Print the resolved config as TOML.")] = False,
-    json: _Json = False,
+    json: Json = False,
 ) -> int:
     """Say where each value came from, what it does and costs."""
     from titancli.explain import explain_config
@@ -164,8 +163,8 @@ def explain_config(
 @app.command(cls=Command, epilog=KEYS)
 def launch(
     context: typer.Context,
-    config: _Config = None,
-    preset: _Preset = None,
+    config: Config = None,
+    preset: Preset = None,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the run: job.name.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run of that name.")] = False,
     overwrite: Annotated[
@@ -224,10 +223,10 @@ def launch(
     "leaves.",
 )
 def monitor(
-    run: _Run = None,
+    run: Run = None,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and end.")] = False,
-    json: _Json = False,
-    dump_folder: _DumpFolder = "runs",
+    json: Json = False,
+    dump_folder: DumpFolder = "runs",
 ) -> int:
     """Watch a run: loss, speed and memory of every rank."""
     from titancli.monitor import monitor
@@ -237,14 +236,14 @@ def monitor(
 
 @app.command(cls=Command)
 def logs(
-    run: _Run = None,
+    run: Run = None,
     rank: Annotated[int | None, typer.Option("--rank", metavar="N", help="Only this rank.")] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on printing until the run ends.")] = False,
     attempt: Annotated[
         int | None,
         typer.Option("--attempt", metavar="N", help="An earlier attempt of a run that was started again, from 1."),
     ] = None,
-    dump_folder: _DumpFolder = "runs",
+    dump_folder: DumpFolder = "runs",
 ) -> int:
     """Print the ranks' logs, the first failure first."""
     from titancli.logs import logs
@@ -280,9 +279,9 @@ def compare(
     csv: Annotated[
         str | None, typer.Option("--csv", metavar="FILE", help="Write all logged steps of all runs as a table.")
     ] = None,
-    force: _Force = False,
-    json: _Json = False,
-    dump_folder: _DumpFolder = "runs",
+    force: Force = False,
+    json: Json = False,
+    dump_folder: DumpFolder = "runs",
 ) -> int:
     """Compare runs: loss, speed and memory, as table and curves."""
     from titancli.compare import Wanted, compare
@@ -292,7 +291,7 @@ def compare(
 
 
 @app.command(cls=Command)
-def presets(json: _Json = False) -> int:
+def presets(json: Json = False) -> int:
     """List the presets: model, GPUs, layout and figures."""
     from titancli.presets import presets
 
@@ -307,7 +306,7 @@ def doctor(
     output: Annotated[
         str | None, typer.Option("--output", metavar="FILE", help="Where the measured rates go, not the usual place.")
     ] = None,
-    json: _Json = False,
+    json: Json = False,
 ) -> int:
     """Look at this machine: can it do the work, and how fast."""
     from titancli.doctor import doctor
@@ -322,9 +321,9 @@ def import_(
     gpu: _Gpu = None,
     nodes: _Nodes = None,
     gpus_per_node: _GpusPerNode = None,
-    output: _Output = None,
-    force: _Force = False,
-    json: _Json = False,
+    output: Output = None,
+    force: Force = False,
+    json: Json = False,
 ) -> int:
     """Turn a torchtitan config into one of titan's, key by key."""
     from titancli.importing import import_file
@@ -334,7 +333,7 @@ def import_(
 
 
 @app.command(cls=Command)
-def schema(output: _Output = None, force: _Force = False) -> int:
+def schema(output: Output = None, force: Force = False) -> int:
     """Print the JSON Schema with which editors check a config."""
     from titancli.schema import schema
 
@@ -353,8 +352,11 @@ def completion(
 
 @cache
 def parsed() -> Any:
-    """The commands as the parser knows them, with their arguments, flags and help."""
-    return typer.main.get_command(app)
+    """The commands as the parser knows them, with their arguments, flags and help, in the order of their examples."""
+    titan: Any = typer.main.get_command(app)
+    # The parser has groups before all others.
+    titan.commands = {name: titan.commands[name] for name in dict.fromkeys(name.split()[0] for name in EXAMPLES)}
+    return titan
 
 
 def _version() -> str:

@@ -16,9 +16,10 @@ import typer
 
 from engine.errors import EXIT_INTERRUPTED, EXIT_RUN_FAILED, Finding, TitanError
 from titancli import report
-from titancli.app import app
+from titancli.app import parsed
+from titancli.commands import commands, flags_of, groups
 from titancli.completion import VARIABLE, answer
-from titancli.mistakes import TAKES_CONFIG, commands, flags_of, misused, unknown_command
+from titancli.mistakes import TAKES_CONFIG, misused, unknown_command
 
 if TYPE_CHECKING:
     from engine.sources import Flag
@@ -81,20 +82,33 @@ def _dispatch(words: Sequence[str]) -> int:
         from engine.sources import split_flags
 
         rest, flags = split_flags(words)
-    command = next((word for word in rest if not word.startswith("-")), None)
-    early = rest[0].partition("=")[0]
-    later = next((word for word in rest if word in commands()), None)
-    if later is not None and early.startswith("--") and early != "--" and early not in flags_of(None):
-        message = f"{early} stands before the command, and titan itself has no such flag"
-        raise TitanError(report.error("U102", message, f"write it after the command: titan {later} {early}"))
-    if command is not None and command not in commands():
-        raise TitanError(unknown_command(command, rest))
+    command = _named(rest, None)
+    if command in groups():
+        behind = rest[rest.index(command) + 1 :]
+        if not behind:
+            rest.append("--help")
+        leaf = _named(behind, command)
+        command = command if leaf is None else f"{command} {leaf}"
     if flags and command not in TAKES_CONFIG:
         taker = f"titan {command}" if command else "titan without a command"
         message = f"{taker} takes no config, so {flags[0].text} means nothing to it"
         raise TitanError(report.error("U104", message, f"leave {flags[0].text} out"))
     try:
-        code = app(args=rest, obj=flags, prog_name="titan", standalone_mode=False)
+        code = parsed()(args=rest, obj=flags, prog_name="titan", standalone_mode=False)
     except _UsageError as mistake:
         raise TitanError(misused(mistake, command)) from None
     return code if isinstance(code, int) else 0
+
+
+def _named(words: Sequence[str], group: str | None) -> str | None:
+    """The command among the words after titan, or after a group; TitanError where it is none, or a flag before it."""
+    taker = f"titan {group}" if group else "titan"
+    named = next((word for word in words if not word.startswith("-")), None)
+    early = words[0].partition("=")[0] if words else ""
+    later = next((word for word in words if word in commands(group)), None)
+    if later is not None and early.startswith("--") and early != "--" and early not in flags_of(group):
+        message = f"{early} stands before the command, and {taker} itself has no such flag"
+        raise TitanError(report.error("U102", message, f"write it after the command: {taker} {later} {early}"))
+    if named is not None and named not in commands(group):
+        raise TitanError(unknown_command(named, words, group))
+    return named

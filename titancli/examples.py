@@ -40,6 +40,15 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("titan explain-config P101", "A rule: what it refuses, and why. Other findings by their id too: D610."),
         Example("titan explain-config strategies", "Which strategy for which model; with a size behind it, 70B, why."),
     ),
+    "data check": (
+        Example("titan data check run.toml", "How much is there, how far it goes, what is cut, and a decoded sample."),
+        Example("titan data check run.toml --sample 500", "More of the first sample."),
+        Example("titan data check run.toml --json", "The same for a script; the exit code says 0 or 2."),
+    ),
+    "data prepare": (
+        Example("titan data prepare run.toml", "Tokenises what is large: runs of this config then map it."),
+        Example("titan data prepare run.toml --output tokens --workers 16", "Into a folder of its own, to be moved."),
+    ),
     "launch": (
         Example("titan launch --preset quickstart", "Trains a small model with two processes, on any machine."),
         Example(
@@ -61,6 +70,22 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         Example("titan logs", "The newest run, the first failure first."),
         Example("titan logs first --rank 1 --follow", "What rank 1 prints, until the run ends."),
         Example("titan logs first --attempt 1", "Of a run that was started again: what it printed before."),
+    ),
+    "checkpoint ls": (
+        Example("titan checkpoint ls", "Those of the newest run: step, age, size, layout."),
+        Example("titan checkpoint ls first --json", "Of the run called first, for a script."),
+    ),
+    "checkpoint verify": (
+        Example("titan checkpoint verify first", "Whether the newest checkpoint is whole; exit 1 if not."),
+        Example("titan checkpoint verify first --step 500 --values", "Of one step, every tensor read."),
+    ),
+    "checkpoint export": (
+        Example("titan checkpoint export first --output hf", "The newest step, as Hugging Face has it."),
+        Example("titan checkpoint export first --output hf --step 500 --dtype bfloat16", "A step, in half the bytes."),
+    ),
+    "checkpoint import": (
+        Example("titan checkpoint import Llama-3.1-8B --output begin", "A checkpoint to begin runs from."),
+        Example("titan checkpoint import Llama-3.1-8B --output begin --force", "In place of one that is there."),
     ),
     "compare": (
         Example(

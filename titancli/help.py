@@ -40,17 +40,17 @@ class Command(TyperCommand):
             *_paragraph(self.epilog or "", width),
             "",
             "Examples:",
-            *example_lines(str(self.name), width),
+            *example_lines(ctx.command_path.partition(" ")[2], width),
         ]
         self.format_usage(ctx, formatter)
         formatter.write("\n".join(lines) + "\n")
 
 
 class Commands(TyperGroup):
-    """The commands, each with all of its one line."""
+    """Commands, of titan or of a group of its, each with all of its one line."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Usage, what titan is, its flags and its commands: a line too long for the screen goes on below, uncut."""
+        """Usage, what it is, its flags and its commands: a line too long for the screen goes on below, uncut."""
         parameters: list[Any] = list(self.get_params(ctx))
         width: int = formatter.width
         lines = [

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from engine.errors import Finding
 from titancli import report
-from titancli.app import parsed
+from titancli.commands import command_of, commands, flags_of, leaves
 
-TAKES_CONFIG = ("init", "plan", "validate", "explain-config", "launch", "import")
+TAKES_CONFIG = ("init", "plan", "validate", "explain-config", "data check", "data prepare", "launch", "import")
 """The commands that take the keys of a config as flags."""
 _CALLED_ELSEWHERE = {
     "check": "validate",
@@ -26,11 +26,13 @@ _CALLED_ELSEWHERE = {
     "lint": "validate",
     "list": "presets",
     "new": "init",
+    "pretokenize": "data prepare",
     "plot": "compare",
     "run": "launch",
     "search": "plan",
     "start": "launch",
     "status": "monitor",
+    "tokenize": "data prepare",
     "top": "monitor",
     "train": "launch",
     "watch": "monitor",
@@ -40,34 +42,38 @@ _CALLED_ELSEWHERE = {
 _MODEL = "--model"
 
 
-def commands() -> list[str]:
-    """The names of the commands, in the order of the help."""
-    return list(parsed().commands)
-
-
-def flags_of(command: str | None) -> list[str]:
-    """The flags of a command, or of titan itself, as the parser knows them."""
-    parameters = (parsed().commands[command] if command else parsed()).params
-    flags = [flag for parameter in parameters for flag in parameter.opts if flag.startswith("--")]
-    return [*flags, "--help"]
-
-
-def unknown_command(word: str, rest: Sequence[str]) -> Finding:
-    """A first word that is no command; `rest` are the words of the line."""
+def unknown_command(word: str, rest: Sequence[str], group: str | None = None) -> Finding:
+    """A first word that is no command, or the first after `group` that is none of its; `rest` are the words there."""
+    taker = f"titan {group}" if group else "titan"
     named = word if word.strip() else f'"{word}"'
-    message = f"there is no command {named}"
-    known, plain = commands(), word.lower()
+    message = f"there is no command {group} {named}" if group else f"there is no command {named}"
+    known, plain = commands(group), word.lower()
     if plain == "help":
-        meant = next((f"titan {each} --help" for each in rest if each in known), "titan --help")
-        return report.error("U101", message, f"write {meant}")
+        return report.error("U101", message, f"write {_helped(group, rest)} --help")
     if word.endswith(".toml") or os.path.isfile(word):
-        return report.error("U101", message, f"write titan validate {word}, or titan launch {word}")
+        fitting = [f"{group} {name}" for name in known] if group else ["validate", "launch"]
+        lines = [f"titan {name} {word}" for name in fitting if name in TAKES_CONFIG]
+        return report.error("U101", message, f"write {', or '.join(lines)}" if lines else f"see {taker} --help")
     begun = [name for name in known if plain and name.startswith(plain)]
     if len(begun) == 1:
-        return report.error("U101", message, f"write {begun[0]}")
-    if plain in _CALLED_ELSEWHERE:
+        return report.error("U101", message, f"write {_whole(group, begun[0])}")
+    if group is None and plain in _CALLED_ELSEWHERE:
         return report.error("U101", message, f"write {_CALLED_ELSEWHERE[plain]}")
-    return report.error("U101", message, _nearest(plain, known))
+    below = [name for name in leaves() if group is None and name.endswith(f" {plain}")]
+    if below:
+        return report.error("U101", message, f"write {' or '.join(below)}")
+    return report.error("U101", message, _nearest(plain, known, group))
+
+
+def _helped(group: str | None, rest: Sequence[str]) -> str:
+    """The command that help is asked for, among the words around."""
+    words = [group, *rest] if group else rest
+    meant = command_of(words)
+    return f"titan {meant}" if meant else "titan"
+
+
+def _whole(group: str | None, name: str) -> str:
+    return f"{group} {name}" if group else name
 
 
 def misused(mistake: Exception, command: str | None) -> Finding:
@@ -108,8 +114,8 @@ def _unknown_flag(taker: str, wrong: str, command: str | None) -> Finding:
     return report.error("U102", message, _nearest(wrong.lower(), flags_of(command)))
 
 
-def _nearest(word: str, known: Sequence[str]) -> str:
+def _nearest(word: str, known: Sequence[str], group: str | None = None) -> str:
     # Dashes alone make no flag like another.
     bare = {name.lstrip("-"): name for name in known}
     near = difflib.get_close_matches(word.lstrip("-"), bare, n=1, cutoff=0.6)
-    return f"write {bare[near[0]]}" if near else f"use one of {', '.join(known)}"
+    return f"write {_whole(group, bare[near[0]])}" if near else f"use one of {', '.join(known)}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from titancli.app import parsed
+from titancli.commands import command_of, groups, parameters_of
 from titancli.completion import Shell
 from titancli.help import one_line
 
@@ -26,7 +27,7 @@ class Offer:
 def offers(words: list[str], begun: str) -> list[Offer]:
     """What could stand at the cursor, after these words and in place of the word that is begun."""
     flag, before, word = _flag_before(words, begun)
-    command = next((each for each in before if each in _commands()), None)
+    command = command_of(before)
     values: Iterable[Offer] = ()
     if flag and _takes(command, flag):
         values = _values(flag, command)
@@ -35,8 +36,8 @@ def offers(words: list[str], begun: str) -> list[Offer]:
             return [Offer(joined + each.value, each.help) for each in values if each.value.startswith(word)]
     if word.startswith("-"):
         found: Iterable[Offer] = _flags(command, word)
-    elif command is None:
-        found = (Offer(name, one_line(each)) for name, each in _commands().items())
+    elif command is None or command in groups():
+        found = (Offer(name, one_line(each)) for name, each in _commands(command).items())
     else:
         found = _WORDS.get(command, _nothing)(words, word)
     return [each for each in (*values, *found) if each.value.startswith(word)]
@@ -60,13 +61,9 @@ def _flag_before(words: list[str], begun: str) -> tuple[str, list[str], str]:
 # ── flags, and what they take ──
 
 
-def _commands() -> dict[str, Any]:
-    commands: dict[str, Any] = parsed().commands
+def _commands(group: str | None) -> dict[str, Any]:
+    commands: dict[str, Any] = (parsed().commands[group] if group else parsed()).commands
     return commands
-
-
-def _parameters(command: str | None) -> list[Any]:
-    return list((parsed().commands[command] if command else parsed()).params)
 
 
 def _takes(command: str | None, flag: str) -> bool:
@@ -75,7 +72,7 @@ def _takes(command: str | None, flag: str) -> bool:
         from engine.keys import field_types
 
         return flag[2:] in field_types()
-    return any(flag in each.opts and not getattr(each, "is_flag", True) for each in _parameters(command))
+    return any(flag in each.opts and not getattr(each, "is_flag", True) for each in parameters_of(command))
 
 
 def _is_boolean(flag: str) -> bool:
@@ -88,7 +85,7 @@ def _flags(command: str | None, word: str) -> Iterator[Offer]:
     """The flags of a command, and the keys of a config where it takes one."""
     from titancli.mistakes import TAKES_CONFIG
 
-    for each in _parameters(command):
+    for each in parameters_of(command):
         yield from (Offer(flag, str(each.help)) for flag in each.opts if flag.startswith("--"))
     yield Offer("--help", "Show this message and exit.")
     if command in TAKES_CONFIG:
@@ -261,4 +258,7 @@ _WORDS: dict[str, Callable[[list[str], str], Iterable[Offer]]] = {
     "monitor": _known_runs,
     "logs": _known_runs,
     "compare": _other_runs,
+    "checkpoint ls": _known_runs,
+    "checkpoint verify": _known_runs,
+    "checkpoint export": _known_runs,
 }

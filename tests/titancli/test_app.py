@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from titancli.app import parsed
+from titancli.commands import leaves
+from titancli.dispatch import run_command_line
 from titancli.pages.screen import written
 
 EVERY_COMMAND = (
@@ -40,9 +41,10 @@ EVERY_COMMAND = (
 )
 # As a person walks through them, from a config to a run, then what is beside the way.
 WALK = (
-    *("init", "plan", "validate", "explain-config", "launch", "monitor", "logs"),
-    *("compare", "presets", "doctor", "import", "schema", "completion"),
+    *("init", "plan", "validate", "explain-config", "data", "launch", "monitor", "logs"),
+    *("checkpoint", "compare", "presets", "doctor", "import", "schema", "completion"),
 )
+IN_GROUPS = {"data": ("check", "prepare"), "checkpoint": ("ls", "verify", "export", "import")}
 
 
 def test_usage_errors_with_json_leave_stdout_empty(titan: Callable[..., Any]) -> None:
@@ -50,15 +52,25 @@ def test_usage_errors_with_json_leave_stdout_empty(titan: Callable[..., Any]) ->
     assert (ran.code, ran.out) == (2, "")
 
 
+def listed(told: str) -> tuple[str, ...]:
+    """The commands that a help names."""
+    return tuple(line.split()[0] for line in told.partition("Commands:\n")[2].partition("\n\n")[0].splitlines())
+
+
 def test_without_words_it_lists_the_commands_as_a_person_meets_them(titan: Callable[..., Any]) -> None:
     ran = titan()
-    listed = [line.split()[0] for line in ran.out.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()]
-    assert (ran.code, tuple(listed)) == (0, WALK)
+    assert (ran.code, listed(ran.out)) == (0, WALK)
 
 
-@pytest.mark.parametrize("command", WALK)
+@pytest.mark.parametrize("group", IN_GROUPS)
+def test_group_without_words_lists_its_commands(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line([group]) == 0
+    assert listed(capsys.readouterr().out) == IN_GROUPS[group]
+
+
+@pytest.mark.parametrize("command", leaves())
 def test_one_line_of_every_command_fits_80_columns(command: str) -> None:
-    assert len(f"  {command:<14}  {parsed().commands[command].help}") <= 78
+    assert len(f"  {command.split()[-1]:<14}  {leaves()[command].help}") <= 78
 
 
 def test_version_is_that_of_the_package(titan: Callable[..., Any]) -> None:

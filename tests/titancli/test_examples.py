@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from engine.sources import load, preset_names, preset_text, split_flags
-from titancli.app import parsed
+from titancli.commands import command_of, leaves
 from titancli.examples import EXAMPLES
 
 LINES = [example.line for examples in EXAMPLES.values() for example in examples]
@@ -35,21 +35,23 @@ def words_of(line: str) -> list[str]:
 
 
 def test_every_command_has_two_to_five_examples_in_the_order_of_the_commands() -> None:
-    assert list(EXAMPLES) == list(parsed().commands)
+    assert list(EXAMPLES) == list(leaves())
     assert {len(examples) for examples in EXAMPLES.values()} <= {2, 3, 4, 5}
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_example_is_parsed(line: str) -> None:
-    (command, *words), flags = split_flags(words_of(line))
-    parsed().commands[command].make_context(command, words, obj=flags)
+    words, flags = split_flags(words_of(line))
+    command = command_of(words)
+    assert command is not None
+    leaves()[command].make_context(command, words[len(command.split()) :], obj=flags)
     assert load(flags=flags, environ={}).findings == ()
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_example_stands_under_its_command_and_names_presets_that_exist(line: str) -> None:
-    command, *words = words_of(line)
-    assert line in [example.line for example in EXAMPLES[command]]
+    words = words_of(line)
+    assert line in [example.line for example in EXAMPLES[command_of(words) or ""]]
     assert [word for flag, word in pairwise(words) if flag == "--preset"] in [
         [],
         *([name] for name in preset_names()),

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from titancli.app import parsed
+from titancli.commands import groups, leaves
 from titancli.help import continued
 
-HELPS = ((), *((name,) for name in parsed().commands))
+HELPS = ((), *(tuple(name.split()) for name in (*groups(), *leaves())))
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])
@@ -19,9 +20,11 @@ def test_help_keeps_within_the_screen_and_cuts_nothing(
     words: tuple[str, ...], columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    with parsed().make_context("titan", [], resilient_parsing=True) as titan:
-        command = parsed().commands[words[0]] if words else parsed()
-        context = command.make_context(words[0], [], parent=titan, resilient_parsing=True) if words else titan
+    command = parsed()
+    with command.make_context("titan", [], resilient_parsing=True) as context:
+        for word in words:
+            command = command.commands[word]
+            context = command.make_context(word, [], parent=context, resilient_parsing=True)
         lines = command.get_help(context).splitlines()
     assert max(map(len, lines)) <= min(columns, 100)
     assert not [line for line in lines[1:] if line.endswith("...")]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from titancli.app import parsed
+from titancli.commands import commands, groups, leaves
 from titancli.dispatch import run_command_line
 from titancli.help import KEYS
-from titancli.mistakes import TAKES_CONFIG, commands
+from titancli.mistakes import TAKES_CONFIG
 
-CONFIGLESS = tuple(name for name in commands() if name not in TAKES_CONFIG)
+CONFIGLESS = tuple(name for name in (*groups(), *leaves()) if name not in TAKES_CONFIG)
 
 
 def test_wrong_command_names_the_nearest(titan: Callable[..., Any]) -> None:
@@ -44,7 +44,7 @@ def test_wrong_use_is_one_finding_and_exit_2(titan: Callable[..., Any], words: t
 
 @pytest.mark.parametrize("command", CONFIGLESS)
 def test_command_without_config_refuses_keys(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command_line((command, "--training.steps", "4")) == 2
+    assert run_command_line((*command.split(), "--training.steps", "4")) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == (
@@ -84,6 +84,20 @@ def test_misplaced_word_is_told_with_its_place(titan: Callable[..., Any], words:
         (("torchtitan.toml", "import"), "write titan validate torchtitan.toml, or titan launch torchtitan.toml"),
         (("help",), "write titan --help"),
         (("help", "plan"), "write titan plan --help"),
+        (("help", "data"), "write titan data --help"),
+        (("help", "data", "check"), "write titan data check --help"),
+        (("data", "help", "prepare"), "write titan data prepare --help"),
+        (("data", "chek"), "write data check"),
+        (("data", "Prep", "run.toml"), "write data prepare"),
+        (("data", "run.toml"), "write titan data check run.toml, or titan data prepare run.toml"),
+        (("checkpoint", "run.toml"), "see titan checkpoint --help"),
+        (("checkpoint", "zzzz"), "use one of ls, verify, export, import"),
+        (("verify",), "write checkpoint verify"),
+        (("tokenize", "run.toml"), "write data prepare"),
+        (("data", "--json", "check"), "write it after the command: titan data check --json"),
+        (("data", "check", "--smaple", "3"), "write --sample"),
+        (("data", "check", "--lr", "3"), "write --optimizer.lr"),
+        (("checkpoint", "ls", "--dumpfolder"), "write --dump-folder"),
         (("validate", "--lr", "3"), "write --optimizer.lr"),
         (("validate", "--model", "8B"), "write --model.flavor"),
         (("validate", "--steps", "3"), "write --training.steps or --validation.steps"),
@@ -104,4 +118,4 @@ def test_mistake_is_told_with_what_is_meant(
 
 
 def test_every_command_that_takes_a_config_says_so_in_its_help() -> None:
-    assert {name for name, each in parsed().commands.items() if each.epilog == KEYS} == set(TAKES_CONFIG)
+    assert {name for name, each in leaves().items() if each.epilog == KEYS} == set(TAKES_CONFIG)

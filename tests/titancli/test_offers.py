@@ -23,6 +23,16 @@ def test_first_word_is_a_command() -> None:
     assert values("") == list(parsed().commands)
 
 
+def test_word_after_a_group_is_a_command_of_its() -> None:
+    assert values("data", "") == ["check", "prepare"]
+    assert values("checkpoint", "e") == ["export"]
+
+
+def test_flags_of_a_command_of_a_group_are_its_own() -> None:
+    assert values("checkpoint", "verify", "--") == ["--dump-folder", "--step", "--values", "--json", "--help"]
+    assert values("data", "check", "--training.") == values("validate", "--training.") != []
+
+
 def test_no_command_is_offered_where_a_config_stands() -> None:
     assert values("validate", "") == []
 

@@ -13,9 +13,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from titancli import report
+from titancli.commands import leaves
 from titancli.explain.pages import labelled
 from titancli.families import family_of
-from titancli.mistakes import commands
 
 if TYPE_CHECKING:
     from engine.errors import Finding
@@ -71,7 +71,7 @@ def finding_json(id_: str, seen: Seen | None) -> dict[str, Any]:
 
 
 def _by(told: Told) -> str:
-    if set(told.commands) == set(commands()):
+    if set(told.commands) == set(leaves()):
         return "every command"
     return ", ".join(f"titan {command}" for command in told.commands)
 

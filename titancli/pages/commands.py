@@ -10,6 +10,7 @@ from typing import Any
 from engine.errors import EXIT_CONFIG, EXIT_HARDWARE, EXIT_INTERRUPTED, EXIT_OK, EXIT_RUN_FAILED, EXIT_TERMINATED
 from engine.rules import RULES
 from titancli.app import parsed
+from titancli.commands import leaves
 from titancli.help import one_line
 from titancli.mistakes import TAKES_CONFIG
 from titancli.pages.markdown import prose, table, text
@@ -33,6 +34,18 @@ _ENDS: dict[str, dict[int, str]] = {
         EXIT_HARDWARE: _NO_ROOM,
     },
     "explain-config": {EXIT_OK: "it is explained", EXIT_HARDWARE: _NO_ROOM},
+    "data check": {
+        EXIT_OK: "the data is sound, and there is enough of it",
+        EXIT_CONFIG: "a run would be refused: the config, the data or the command line is wrong",
+        EXIT_HARDWARE: _NO_ROOM,
+        EXIT_INTERRUPTED: "Ctrl-C; nothing is written",
+    },
+    "data prepare": {
+        EXIT_OK: "the tokens are there",
+        EXIT_CONFIG: "the config, the data or the command line is wrong",
+        EXIT_INTERRUPTED: "Ctrl-C; the next one goes on from there",
+        EXIT_TERMINATED: "ended by SIGTERM or SIGHUP; the next one goes on from there",
+    },
     "launch": {
         EXIT_OK: "the run is complete",
         EXIT_RUN_FAILED: "the run failed; the first failure is told",
@@ -46,6 +59,19 @@ _ENDS: dict[str, dict[int, str]] = {
         EXIT_TERMINATED: "ended by SIGTERM or SIGHUP; the run goes on",
     },
     "logs": {EXIT_OK: "all is printed", EXIT_INTERRUPTED: "Ctrl-C"},
+    "checkpoint ls": {EXIT_OK: "they are listed"},
+    "checkpoint verify": {
+        EXIT_OK: "they are whole",
+        EXIT_RUN_FAILED: "one is not; what is wrong with it is told",
+    },
+    "checkpoint export": {
+        EXIT_OK: "it is written, and reads as the checkpoint does",
+        EXIT_RUN_FAILED: "it could not be written, or does not read as the checkpoint does",
+    },
+    "checkpoint import": {
+        EXIT_OK: "it is written",
+        EXIT_RUN_FAILED: "it could not be written",
+    },
     "compare": {
         EXIT_OK: "they are compared; with `--tolerance`, every run is within it",
         EXIT_RUN_FAILED: "with `--tolerance`: a loss is too far off or is not there, or a run has not come to its end",
@@ -91,7 +117,7 @@ _VARIABLES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 def index() -> str:
     """The page that names all others."""
     lines = ["# titan, page by page", "", "| command | |", "| --- | --- |"]
-    lines += [f"| [`titan {name}`]({name}.md) | {prose(one_line(each))} |" for name, each in parsed().commands.items()]
+    lines += [f"| [`titan {name}`]({_file(name)}) | {prose(one_line(each))} |" for name, each in leaves().items()]
     lines += [
         "",
         "[Every key of a config](keys.md), with its type, its default and the rules that judge it.",
@@ -108,7 +134,11 @@ def index() -> str:
 
 def pages() -> dict[str, str]:
     """The page of each command, by the name of its file."""
-    return {f"{name}.md": _page(name, each) for name, each in parsed().commands.items()}
+    return {_file(name): _page(name, each) for name, each in leaves().items()}
+
+
+def _file(name: str) -> str:
+    return f"{name.replace(' ', '-')}.md"
 
 
 def _page(name: str, command: Any) -> str:
@@ -129,8 +159,11 @@ def _page(name: str, command: Any) -> str:
 
 
 def _help(name: str, command: Any) -> str:
-    with parsed().make_context("titan", [], resilient_parsing=True, terminal_width=_COLUMNS - 2) as titan:
-        return str(command.get_help(command.make_context(name, [], parent=titan, resilient_parsing=True)))
+    with parsed().make_context("titan", [], resilient_parsing=True, terminal_width=_COLUMNS - 2) as context:
+        *groups, leaf = name.split()
+        for group in groups:
+            context = parsed().commands[group].make_context(group, [], parent=context, resilient_parsing=True)
+        return str(command.get_help(command.make_context(leaf, [], parent=context, resilient_parsing=True)))
 
 
 def of_the_line() -> dict[str, Told]:
@@ -140,7 +173,7 @@ def of_the_line() -> dict[str, Told]:
 
 def of_command(command: Any) -> dict[str, Told]:
     """What a command can end with."""
-    return said("titancli.app", command.callback.__name__)
+    return said(command.callback.__module__, command.callback.__name__)
 
 
 def _ends(name: str) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import titancli.explain
 from engine.rules import RULES
-from titancli.app import parsed
+from titancli.commands import leaves
 from titancli.pages.commands import of_command, of_the_line
 from titancli.pages.said import Told, said
 
@@ -46,7 +46,7 @@ def findings_json() -> str:
 def _told() -> Iterator[tuple[str, dict[str, Told]]]:
     """Commands, and what each can tell."""
     line = {id_: told for id_, told in of_the_line().items() if id_.startswith("U")}
-    for name, command in parsed().commands.items():
+    for name, command in leaves().items():
         yield name, line
         yield name, of_command(command)
         for module, function in _STARTED.get(name, ()):
