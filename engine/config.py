@@ -20,7 +20,7 @@ ScheduleName: TypeAlias = Literal[
     "GPipe", "1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV", "LoopedBFS"
 ]
 
-DATASETS = ("stdlib", "text", "jsonl")
+DATASETS = ("stdlib", "text", "jsonl", "parquet", "huggingface", "bins")
 """Corpora that titan reads."""
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
@@ -120,9 +120,9 @@ class Training(Section):
     """What is trained on, how much at a time, and in which precision."""
 
     dataset: str = "stdlib"
-    """Corpus: `stdlib` (the Python standard library's own source), `text` or `jsonl` (files of `dataset_path`)."""
+    """Corpus: `stdlib` (Python's own source); files that are `text`, `jsonl`, `parquet`, `bins`; or `huggingface`."""
     dataset_path: str | None = None
-    """File or folder of the corpus; left out only for `stdlib`."""
+    """File or folder of the corpus; for `huggingface` a folder or NAME:CONFIGURATION:SPLIT; left out for `stdlib`."""
     seq_len: Count = 2048
     """Tokens of one training sequence."""
     loss_chunks: Count = 1

@@ -15,16 +15,26 @@ from engine.keys import value_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extra:
-    """A package beside the key that asks for it; `name` is what people call it."""
+    """A package beside the key that asks for it, by being true or by a value; `name` is what people call it.
+
+    `extra` is that of titan's own, where it is not called as the package.
+    """
 
     key: str
     package: str
     name: str
+    value: str | None = None
+    extra: str | None = None
 
     @property
     def pip(self) -> str:
         """The line that installs it: an extra of titan's own, which has the versions that were tried."""
-        return f"python -m pip install 'titan-train[{self.package}]'"
+        return f"python -m pip install 'titan-train[{self.extra or self.package}]'"
+
+    def is_asked(self, config: Config) -> bool:
+        """Whether a config needs it."""
+        found = value_of(config, self.key)
+        return bool(found) if self.value is None else found == self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +69,11 @@ def client_of(scheme: str) -> Client | None:
 
 TENSORBOARD = Extra(key="metrics.enable_tensorboard", package="tensorboard", name="TensorBoard")
 WANDB = Extra(key="metrics.enable_wandb", package="wandb", name="Weights & Biases")
-EXTRAS = (TENSORBOARD, WANDB)
+PARQUET = Extra(key="training.dataset", package="pyarrow", name="pyarrow", value="parquet", extra="parquet")
+HUGGINGFACE = Extra(
+    key="training.dataset", package="datasets", name="datasets", value="huggingface", extra="huggingface"
+)
+EXTRAS = (TENSORBOARD, WANDB, PARQUET, HUGGINGFACE)
 
 
 def is_here(package: str) -> bool:
@@ -70,4 +84,4 @@ def is_here(package: str) -> bool:
 
 def missing(config: Config, *, is_here: Callable[[str], bool] = is_here) -> tuple[Extra, ...]:
     """What a config asks for and this Python has not."""
-    return tuple(extra for extra in EXTRAS if value_of(config, extra.key) and not is_here(extra.package))
+    return tuple(extra for extra in EXTRAS if extra.is_asked(config) and not is_here(extra.package))

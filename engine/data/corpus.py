@@ -1,101 +1,53 @@
 """Documents of a corpus, one after the other, in an order that is the same on every machine.
 
-Knows where each kind of corpus keeps its documents: one file each (`stdlib`, `text`), or one
-JSON line each (`jsonl`). Does not know tokens (tokenizer.py), nor what becomes of a record that
+Knows where each kind of corpus keeps its documents: one file each (`stdlib`, `text`), one line each (`jsonl`), one row
+each (`parquet`, `huggingface`). Does not know tokens (tokenizer.py), nor what becomes of a record that
 cannot be read: that is handed on as a value (tokenising.py decides).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import sysconfig
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
 
 from engine.config import DATASETS
+from engine.data.compressed import SUFFIXES as COMPRESSED
+from engine.data.hub import hub_documents
+from engine.data.json_lines import json_lines_documents
+from engine.data.records import Meter, Record, Unreadable
+from engine.data.tables import parquet_documents
 from engine.errors import Finding, TitanError
 
 TEXT_SUFFIXES = (
     *(".txt", ".text", ".md", ".rst", ".tex", ".py", ".pyi", ".c", ".h", ".cpp", ".hpp", ".cu"),
     *(".rs", ".go", ".java", ".js", ".ts", ".sh"),
 )
-JSON_LINES_SUFFIXES = (".jsonl",)
-# What people keep texts in too, and titan does not read.
+JSON_LINES_SUFFIXES = tuple(f"{name}{packed}" for name in (".jsonl", ".ndjson") for packed in ("", *COMPRESSED))
+# What people keep texts in too, and a dataset of text does not read.
 _FOREIGN = {".parquet": "Parquet", ".arrow": "Arrow", ".gz": "gzip", ".zst": "Zstandard", ".xz": "xz", ".zip": "zip"}
-SUFFIXES = {"text": TEXT_SUFFIXES, "jsonl": JSON_LINES_SUFFIXES}
+SUFFIXES = {"text": TEXT_SUFFIXES, "jsonl": JSON_LINES_SUFFIXES, "parquet": (".parquet",)}
 """How the files of a folder are called that a dataset takes."""
 # Installed packages are not the standard library; its tests hold text that is broken on purpose.
 _NOT_STDLIB = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable:
-    """A file, or a line of one, that holds no document. `byte_offset` counts from 0 in the file.
-
-    `line` counts from 1; None where the whole file is meant. `tolerated`: the corpus leaves such
-    files out whatever the policy says.
-    """
-
-    file: str
-    line: int | None
-    byte_offset: int | None
-    reason: str
-    tolerated: bool = False
-
-    @property
-    def place(self) -> str:
-        """Where in the file it is, in words."""
-        what = "the file" if self.line is None else f"line {self.line}"
-        return what if self.byte_offset is None else f"{what} (byte offset {self.byte_offset})"
-
-    def finding(self) -> Finding:
-        """What is wrong, for the policy that refuses it."""
-        return Finding(
-            rule="D204",
-            severity="error",
-            key="training.dataset_path",
-            message=f"{self.place} of the corpus cannot be read: {self.reason}",
-            fix='mend it, or leave out and count what cannot be read: data.on_bad_line = "skip"',
-            file=self.file,
-            line=self.line,
-        )
-
-
-Record: TypeAlias = str | Unreadable
-
-
-@dataclass(slots=True)
-class Meter:
-    """Counts the bytes that are read from files where no more than `most_bytes` may be.
-
-    What lies across the end is cut there: a text loses the rest, a line is not handed on.
-    """
-
-    most_bytes: int | None = None
-    read_bytes: int = 0
-
-    @property
-    def left(self) -> int:
-        """Bytes that may still be read; -1 is all, as files understand it."""
-        return -1 if self.most_bytes is None else self.most_bytes - self.read_bytes
-
-
-def documents(dataset: str, dataset_path: str | None) -> Iterator[Record]:
+def documents(dataset: str, dataset_path: str | None, *, text_field: str = "text") -> Iterator[Record]:
     """The records of `training.dataset`, streamed; TitanError D201 to D203 where there is no such corpus.
 
     Files of a folder come in the order of their relative paths, folders below included, hidden
-    ones and links to folders not. `text` takes the suffixes in TEXT_SUFFIXES, `jsonl` *.jsonl;
-    a single file may be named anything.
+    ones and links to folders not. `text` takes the suffixes in TEXT_SUFFIXES, `jsonl` those in
+    JSON_LINES_SUFFIXES; a single file may be named anything. `text_field` is the field or column of a document's text.
     """
     if dataset == "stdlib":
         return stdlib_documents(Path(sysconfig.get_path("stdlib")))
     if dataset in SUFFIXES:
-        return file_documents(dataset, corpus_files(dataset, dataset_path), Meter())
+        return file_documents(dataset, corpus_files(dataset, dataset_path), Meter(), text_field=text_field)
+    if dataset == "huggingface":
+        return hub_documents(dataset_path, text_field=text_field)
     from difflib import get_close_matches
 
     near = get_close_matches(dataset, DATASETS, n=1)
@@ -111,10 +63,12 @@ def documents(dataset: str, dataset_path: str | None) -> Iterator[Record]:
     )
 
 
-def file_documents(dataset: str, files: list[Path], meter: Meter) -> Iterator[Record]:
+def file_documents(dataset: str, files: list[Path], meter: Meter, *, text_field: str = "text") -> Iterator[Record]:
     """The records of a dataset's files, streamed as far as the meter goes."""
     if dataset == "jsonl":
-        return _json_lines_documents(files, meter)
+        return json_lines_documents(files, meter, text_field=text_field)
+    if dataset == "parquet":
+        return parquet_documents(files, meter, column=text_field)
     return _whole_files(files, tolerated=False, meter=meter)
 
 
@@ -218,56 +172,3 @@ def _decoded(raw: bytes, file: str, *, tolerated: bool, cut: bool = False) -> Re
         foreign = _FOREIGN.get(Path(file).suffix.lower())
         reason = "it is not UTF-8 there" + (f", as its name says: {foreign}" if foreign else "")
         return Unreadable(file=file, line=None, byte_offset=error.start, reason=reason, tolerated=tolerated)
-
-
-def _json_lines_documents(files: list[Path], meter: Meter) -> Iterator[Record]:
-    for path in files:
-        try:
-            with path.open("rb") as file:
-                byte_offset = 0
-                for number, raw in enumerate(_lines(file, meter), start=1):
-                    line = (raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw).strip()
-                    if line:
-                        text, reason = _text_of_line(line)
-                        if text is None:
-                            yield Unreadable(file=str(path), line=number, byte_offset=byte_offset, reason=reason)
-                        else:
-                            yield text
-                    byte_offset += len(raw)
-        except OSError as error:
-            yield Unreadable(file=str(path), line=None, byte_offset=None, reason=error.strerror or str(error))
-
-
-def _lines(file: BinaryIO, meter: Meter) -> Iterator[bytes]:
-    """The lines of a file as far as the meter goes; one that goes on beyond it is left out."""
-    if meter.most_bytes is None:
-        # As it is in every run: nothing counts, and the file hands its lines on by itself.
-        yield from file
-    while meter.left and (raw := file.readline(meter.left)):
-        meter.read_bytes += len(raw)
-        if meter.left == 0 and not raw.endswith(b"\n") and file.read(1):
-            return
-        yield raw
-
-
-def _text_of_line(line: bytes) -> tuple[str | None, str]:
-    """The field `text` of one JSON line, or None and why there is none."""
-    try:
-        record = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError:
-        return None, "it is not UTF-8"
-    except json.JSONDecodeError as error:
-        return None, f"it is not JSON ({error.msg.lower()} at column {error.colno})"
-    except (ValueError, RecursionError):
-        return None, "it is JSON with a number or a nesting too large to read"
-    if not isinstance(record, dict):
-        return None, "it is not a JSON object"
-    text = record.get("text")
-    if not isinstance(text, str):
-        return None, 'it has no field "text"' if text is None else 'its field "text" is not a string'
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        # JSON can spell half of a surrogate pair, which is no character and which no tokenizer takes.
-        return None, 'its field "text" holds half a surrogate pair'
-    return text, ""

@@ -10,7 +10,8 @@ import os
 import time
 from dataclasses import dataclass
 
-from engine.data.corpus import JSON_LINES_SUFFIXES, Meter, Unreadable, corpus_files, file_documents
+from engine.data.corpus import JSON_LINES_SUFFIXES, corpus_files, file_documents
+from engine.data.records import Meter, Unreadable
 from engine.data.refused import nothing_to_read, unreadable_findings
 from engine.errors import Finding
 

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from engine.config import Config
 from engine.data.batch import Batch
 from engine.data.bins import bin_stream
-from engine.data.corpus import Record, documents
+from engine.data.corpus import documents
 from engine.data.index import GlobalIndex, Position
 from engine.data.mixture import Mixture, quotas_of
 from engine.data.prepared import is_prepared, open_prepared
 from engine.data.reader import Reader
 from engine.data.reads import Named, Reads, training_reads
+from engine.data.records import Record
 from engine.data.stream import TokenStream
 from engine.data.summary import count, summary_of, too_little
 from engine.data.tokenising import token_stream
@@ -125,7 +126,7 @@ def _stream(
         if named.path is not None and is_prepared(os.path.expanduser(named.path)):
             return open_prepared(named.path, key=named.key, tokenizer=tokenizer, vocab_size=vocab_size)
         return bin_stream(named.path, key=named.key, tokenizer=tokenizer, vocab_size=vocab_size)
-    records = documents(named.dataset, named.path)
+    records = documents(named.dataset, named.path, text_field=config.data.text_field)
     return token_stream(
         records if on_record is None else _noted(records, on_record),
         tokenizer,

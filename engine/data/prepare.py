@@ -19,7 +19,6 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from engine.data.corpus import Unreadable
 from engine.data.folder_lock import alone_with
 from engine.data.prepare_part import MOST_BAD_KEPT, PARTIAL, PartDone, ids_file, starts_file, written
 from engine.data.prepare_pool import Died, worked_through
@@ -35,6 +34,7 @@ from engine.data.prepared import (
     read_index,
 )
 from engine.data.prepared_files import joined, refuse_nothing
+from engine.data.records import Unreadable
 from engine.data.refused import unreadable_findings
 from engine.data.survey import Survey, source_file
 from engine.errors import Finding, TitanError
@@ -66,7 +66,7 @@ def workers_here() -> int:
 def prepare(
     corpus: Survey, folder: Path, *, workers: int, force: bool = False, told: Told = lambda _: None
 ) -> PreparedIndex:
-    """Prepares a corpus in a folder, or finds that it is there already.
+    """Prepares a corpus in a folder, or finds that it is there already; `force` makes anew whatever tokens are there.
 
     Raises TitanError: D204 for records that cannot be read, D205 where there is no text, D225 where the folder holds
     something else, D226 where the disk has no room, D227 where a worker or a file failed. Nothing is committed then,
@@ -87,7 +87,7 @@ def _standing(corpus: Survey, folder: Path, *, force: bool) -> PreparedIndex | N
         try:
             index = read_index(folder, key=corpus.key)
             same = replace(index.made_from, path="") == replace(corpus.made_from, path="")
-            if same and index.tokenizer.is_same(corpus.tokenizer):
+            if same and index.tokenizer.is_same(corpus.tokenizer) and not force:
                 open_prepared(folder, key=corpus.key)
                 # Left by one that was killed right after its last word.
                 shutil.rmtree(folder / PARTS, ignore_errors=True)

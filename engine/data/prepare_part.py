@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.data.corpus import Record, Unreadable
 from engine.data.mapped import MappedIds
 from engine.data.prepared import PARTS
+from engine.data.records import Record, Unreadable
 from engine.data.tokenising import batches_of
 from engine.data.tokenizer import Ids, Tokenizer, id_dtype
 

@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from engine.data.corpus import Unreadable
 from engine.data.prepare_part import PartDone, Refused, Tell
+from engine.data.records import Unreadable
 from engine.data.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer
 from engine.errors import TitanError
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.data.corpus import Meter, Record, corpus_files, file_documents
+from engine.data.corpus import corpus_files, file_documents
 from engine.data.prepare_part import PartDone, Tell, ids_file, starts_file, tokenise_part
 from engine.data.prepare_task import Work
 from engine.data.prepared import Shard
+from engine.data.records import Meter, Record
 from engine.data.tokenizer import id_dtype
 
 # About 256 MiB of ids, and parts enough for many workers; and never more shards than open quickly.
@@ -46,7 +47,7 @@ class TextPart:
 
     def records(self) -> Iterator[Record]:
         """Its documents, and what cannot be read."""
-        return file_documents(self.dataset, [Path(file) for file in self.files], Meter())
+        return file_documents(self.dataset, [Path(file) for file in self.files], Meter(), text_field=self.text_field)
 
     def shard(self, number: int, done: PartDone, vocab_used: int) -> Shard:
         """What the index says of it."""

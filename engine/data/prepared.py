@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from engine.data.corpus import Unreadable
 from engine.data.mapped import MappedIds
+from engine.data.records import Unreadable
 from engine.data.stream import TokenStream
 from engine.data.tokenizer import Tokenizer
 from engine.data.tokenizer_identity import TokenizerIdentity, identity_of

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from engine.data.corpus import SUFFIXES, Unreadable, corpus_files
+from engine.data.corpus import SUFFIXES, corpus_files
+from engine.data.records import Unreadable
 from engine.errors import Finding
 
 _FINDINGS_SHOWN = 10

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from engine.data.corpus import Record, Unreadable
+from engine.data.records import Record, Unreadable
 from engine.data.refused import unreadable_findings
 from engine.data.stream import TokenStream
 from engine.data.tokenizer import Tokenizer, id_dtype

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from engine.facts import Facts
-from engine.features.row import Feature, under, unless
+from engine.features.row import Feature, under
+
+
+def _datasets(f: Facts) -> set[str | None]:
+    validation = f.config.validation
+    return {f.config.training.dataset, validation.dataset if validation.enable else None}
+
+
+def _reads_no_records(f: Facts) -> str | None:
+    return None if _datasets(f) & {"text", "jsonl", "parquet", "huggingface"} else "the corpus has no lines that break"
+
+
+def _reads_no_fields(f: Facts) -> str | None:
+    return None if _datasets(f) & {"jsonl", "parquet", "huggingface"} else "the corpus has no fields"
 
 
 def _read_ahead(f: Facts) -> str:
@@ -36,12 +49,12 @@ DATA: tuple[Feature, ...] = (
     ),
     Feature(key="data.shuffle", note=lambda _: "in the order of the corpus"),
     Feature(key="data.repeat", note=lambda _: "the run ends with the data"),
-    Feature(key="data.on_bad_line", idle=unless("training.dataset", "jsonl")),
+    Feature(key="data.on_bad_line", idle=_reads_no_records),
     Feature(key="data.num_workers", note=_read_ahead),
     Feature(key="data.prefetch", note=_read_ahead),
     Feature(key="data.document_mask"),
     Feature(key="data.mixture"),
-    Feature(key="data.text_field", built=False),
+    Feature(key="data.text_field", idle=_reads_no_fields),
     Feature(key="data.prepared_folder", built=False),
     Feature(key="data.streaming", built=False),
     Feature(key="validation.enable", built=False),

@@ -119,7 +119,7 @@ READ_BY: dict[str, str] = {
             "data.repeat",
             "data.mixture",
         ),
-        "engine/data/loader.py": ("data.on_bad_line", "data.document_mask"),
+        "engine/data/loader.py": ("data.on_bad_line", "data.document_mask", "data.text_field"),
         "engine/keys.py": ("data.tokenizer", "model.hf_assets_path"),
     }.items()
     for key in keys

@@ -44,19 +44,17 @@ CORPUS_RULES: tuple[Rule, ...] = (
         key="training.dataset",
         broken=lambda f: f.config.training.dataset not in DATASETS,
         message="there is no dataset {training.dataset}",
-        fix="set it to {close}; known are stdlib, text and jsonl (files of dataset_path)",
-        words=lambda f: {"close": _training_close(f)},
+        fix="set it to {close}; known are {known}",
+        words=lambda f: {"close": _training_close(f), "known": ", ".join(DATASETS)},
         edit=lambda f: {"training.dataset": _training_close(f)},
-        why="a dataset is the standard library's source, or text or JSON lines in files",
+        why="a dataset is the standard library's source, files of text, lines, tables or token ids, or one of the hub",
     ),
     Rule(
         id="D602",
         key="training.dataset_path",
         also=("training.dataset",),
         broken=lambda f: (
-            f.config.training.dataset in ("text", "jsonl")
-            and f.config.training.dataset_path is None
-            and not _is_mixture(f)
+            f.config.training.dataset in DATASETS[1:] and f.config.training.dataset_path is None and not _is_mixture(f)
         ),
         message="dataset = {training.dataset} needs dataset_path",
         fix="set dataset_path to a file or a folder, or dataset to stdlib",
@@ -96,10 +94,10 @@ CORPUS_RULES: tuple[Rule, ...] = (
         key="validation.dataset",
         broken=lambda f: f.config.validation.dataset is not None and f.config.validation.dataset not in DATASETS,
         message="there is no dataset {validation.dataset}",
-        fix="set it to {close}; known are stdlib, text and jsonl (files of dataset_path)",
-        words=lambda f: {"close": _validation_close(f)},
+        fix="set it to {close}; known are {known}",
+        words=lambda f: {"close": _validation_close(f), "known": ", ".join(DATASETS)},
         edit=lambda f: {"validation.dataset": _validation_close(f)},
-        why="a dataset is the standard library's source, or text or JSON lines in files",
+        why="a dataset is the standard library's source, files of text, lines, tables or token ids, or one of the hub",
     ),
     Rule(
         id="D607",
@@ -107,7 +105,7 @@ CORPUS_RULES: tuple[Rule, ...] = (
         also=("validation.dataset",),
         broken=lambda f: (
             f.config.validation.enable
-            and f.config.validation.dataset in ("text", "jsonl")
+            and f.config.validation.dataset in DATASETS[1:]
             and f.config.validation.dataset_path is None
         ),
         message="validation.dataset = {validation.dataset} needs validation.dataset_path",

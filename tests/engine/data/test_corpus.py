@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.data.corpus import TEXT_SUFFIXES, Unreadable, documents, stdlib_documents
+from engine.data.corpus import TEXT_SUFFIXES, documents, stdlib_documents
+from engine.data.records import Unreadable
 from engine.errors import TitanError
 
 
@@ -174,7 +175,7 @@ def test_an_unknown_dataset_is_refused_with_the_nearest_name():
     assert (only.rule, only.key, only.fix) == (
         "D201",
         "training.dataset",
-        "set it to jsonl (there are stdlib, text or jsonl)",
+        "set it to jsonl (there are stdlib, text, jsonl, parquet, huggingface or bins)",
     )
     assert 'no dataset "jsonlines"' in only.message
     assert finding("c4_test").fix == "set it to stdlib, text or jsonl"

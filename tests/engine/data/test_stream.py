@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.data.corpus import Unreadable
 from engine.data.index import GlobalIndex, Position
+from engine.data.records import Unreadable
 from engine.data.stream import TokenStream
 from engine.data.tokenising import token_stream
 from engine.data.tokenizer import ByteTokenizer

@@ -276,7 +276,7 @@ def test_a_switch_that_is_off_is_named(setting: Callable[..., Setting | None]) -
             "inactive",
             "data.tokenizer goes before it",
         ),
-        ({"data.on_bad_line": "skip"}, "data.on_bad_line", "inactive", "training.dataset is not jsonl"),
+        ({"data.on_bad_line": "skip"}, "data.on_bad_line", "inactive", "the corpus has no lines that break"),
         ({"data.repeat": False}, "data.repeat", "active", "the run ends with the data"),
         (
             {"cluster.network_gbit_per_s_per_gpu": 50.0},
