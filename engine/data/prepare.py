@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from engine.data.folder_lock import alone_with
-from engine.data.prepare_part import MOST_BAD_KEPT, PARTIAL, PartDone, ids_file, starts_file, written
+from engine.data.prepare_part import PARTIAL, PartDone, ids_file, starts_file, written
 from engine.data.prepare_pool import Died, worked_through
 from engine.data.prepare_task import Answer, Progress, Task, Work
 from engine.data.prepared import (
@@ -34,7 +34,7 @@ from engine.data.prepared import (
     read_index,
 )
 from engine.data.prepared_files import joined, refuse_nothing
-from engine.data.records import Unreadable
+from engine.data.records import MOST_BAD_KEPT, Unreadable
 from engine.data.refused import unreadable_findings
 from engine.data.survey import Survey, source_file
 from engine.errors import Finding, TitanError

@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 
 from engine.data.mapped import MappedIds
 from engine.data.prepared import PARTS
-from engine.data.records import Record, Unreadable
+from engine.data.records import MOST_BAD_KEPT, Record, Unreadable
 from engine.data.tokenising import batches_of
 from engine.data.tokenizer import Ids, Tokenizer, id_dtype
 
-MOST_BAD_KEPT = 10
 PARTIAL = ".partial"
 _TELL_EVERY_S = 0.5
 _SCANNED_AT_ONCE = 1 << 22

@@ -157,6 +157,7 @@ def stream_of(folder: Path, index: PreparedIndex) -> TokenStream:
         documents=index.documents,
         bad_lines=index.bad_lines,
         bad_files=index.bad_files,
+        bad=index.bad,
         crc32=index.crc32,
     )
 

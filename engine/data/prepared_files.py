@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from engine.data.crc import combined
-from engine.data.prepare_part import MOST_BAD_KEPT, PartDone, starts_file, starts_of_stream, written
+from engine.data.prepare_part import PartDone, starts_file, starts_of_stream, written
 from engine.data.prepared import STARTS, PreparedIndex
+from engine.data.records import MOST_BAD_KEPT
 from engine.data.refused import nothing_to_read
 from engine.data.survey import Survey
 from engine.errors import TitanError

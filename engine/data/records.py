@@ -46,6 +46,9 @@ class Unreadable:
 
 Record: TypeAlias = str | Unreadable
 
+MOST_BAD_KEPT = 10
+"""Of what is left out of a corpus, the first are kept to be told."""
+
 
 @dataclass(slots=True)
 class Meter:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.data.mapped import MappedIds
+from engine.data.records import Unreadable
 from engine.data.tokenizer import Ids
 
 
@@ -28,8 +29,8 @@ class TokenStream:
     """A corpus as T token ids in `pieces`, and what was counted on the way.
 
     `starts` are the places of the documents' first tokens, ascending, int64. `bad_lines` are JSON lines or rows and
-    `bad_files` whole files that were left out; documents without text are left out too and counted nowhere. `crc32`
-    is of all ids, as they lie: equal on all ranks, or they do not read the same.
+    `bad_files` whole files that were left out, `bad` the first of them; documents without text are left out too and
+    counted nowhere. `crc32` is of all ids, as they lie: equal on all ranks, or they do not read the same.
     """
 
     pieces: tuple[Ids | MappedIds, ...]
@@ -38,6 +39,7 @@ class TokenStream:
     bad_lines: int
     bad_files: int
     crc32: int
+    bad: tuple[Unreadable, ...] = ()
     _ends: NDArray[np.int64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from engine.data.records import Record, Unreadable
+from engine.data.records import MOST_BAD_KEPT, Record, Unreadable
 from engine.data.refused import unreadable_findings
 from engine.data.stream import TokenStream
 from engine.data.tokenizer import Tokenizer, id_dtype
@@ -37,6 +37,7 @@ def token_stream(records: Iterable[Record], tokenizer: Tokenizer, *, skip_unread
         documents=len(pieces),
         bad_lines=sum(record.line is not None for record in unreadable),
         bad_files=sum(record.line is None for record in unreadable),
+        bad=tuple(unreadable[:MOST_BAD_KEPT]),
     )
 
 

@@ -1,4 +1,4 @@
-"""Text to token ids: bytes, which need no file, or a `tokenizer.json`.
+"""Text to token ids and back: bytes, which need no file, or a `tokenizer.json`.
 
 Knows special tokens: a document becomes [BOS] + its ids + [EOS], each once, where the tokenizer
 has such a token. A special token that is spelt out in a document is text, not a command. Does not
@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -50,8 +53,17 @@ class Tokenizer(Protocol):
         """What a document ends with; None where there is no such token."""
         ...
 
+    @property
+    def special(self) -> Mapping[int, str]:
+        """The names of the ids that no text becomes."""
+        ...
+
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """Each document's ids, special tokens included."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids. Special tokens stand in it by their names, ids that it does not have as `<id 300>`."""
         ...
 
 
@@ -67,6 +79,7 @@ class ByteTokenizer:
     bos_id = 256
     eos_id = 257
     vocab_used = 258
+    special: Mapping[int, str] = MappingProxyType({bos_id: "<BOS>", eos_id: "<EOS>"})
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """Each document's bytes between BOS and EOS."""
@@ -77,6 +90,11 @@ class ByteTokenizer:
         ids[0], ids[-1] = self.bos_id, self.eos_id
         ids[1:-1] = np.frombuffer(raw, dtype=np.uint8)
         return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Bytes as UTF-8; what is none is the sign for that."""
+        known = [self.special.get(id_, _unknown(id_)).encode() if id_ > 255 else bytes((id_,)) for id_ in ids]
+        return b"".join(known).decode("utf-8", errors="replace")
 
 
 class FileTokenizer:
@@ -95,6 +113,15 @@ class FileTokenizer:
         self.bos_id = self._special("bos_token", file, _USUAL_BOS)
         self.eos_id = self._special("eos_token", file, _USUAL_EOS)
         self._dtype = id_dtype(self.vocab_used)
+
+    @cached_property
+    def special(self) -> Mapping[int, str]:
+        """Those that the file says are special, and those that documents are framed with."""
+        added = self._tokenizer.get_added_tokens_decoder().items()
+        frame = (id_ for id_ in (self.bos_id, self.eos_id) if id_ is not None)
+        return {id_: str(self._tokenizer.id_to_token(id_)) for id_ in frame} | {
+            id_: token.content for id_, token in added if token.special
+        }
 
     def _special(self, field: str, file: Path, usual: tuple[str, ...]) -> int | None:
         """The id of a special token: as the files beside `tokenizer.json` say, else by its usual names."""
@@ -115,6 +142,14 @@ class FileTokenizer:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(self.frame(encoding.ids), dtype=self._dtype) for encoding in encodings]
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens by their names."""
+        parts: list[str] = []
+        for known, run in groupby(ids, key=lambda id_: self._tokenizer.id_to_token(id_) is not None):
+            alike = [*run]
+            parts += [self._tokenizer.decode(alike, skip_special_tokens=False)] if known else map(_unknown, alike)
+        return "".join(parts)
+
     def frame(self, ids: list[int]) -> list[int]:
         """BOS + ids + EOS; one that is there already is not put a second time."""
         bos = [] if self.bos_id is None else [self.bos_id]
@@ -124,6 +159,10 @@ class FileTokenizer:
         if eos and ids[-1:] == eos:
             ids = ids[:-1]
         return bos + ids + eos
+
+
+def _unknown(id_: int) -> str:
+    return f"<id {id_}>"
 
 
 def _tokenizer_file(path: Path, as_written: str) -> Path:

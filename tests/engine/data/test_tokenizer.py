@@ -191,3 +191,28 @@ def test_neither_torch_nor_tokenizers_is_loaded_for_bytes():
     code = "import sys, engine.data.loader; print(sorted({'torch', 'tokenizers'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_c40_special_tokens_stay_visible_in_decoded_text(words) -> None:
+    tokenizer = FileTokenizer(words())
+    assert tokenizer.decode(ids_of(tokenizer, "a b")) == "<s> a b </s>"
+    assert ByteTokenizer().decode(ids_of(ByteTokenizer(), "añb")) == "<BOS>añb<EOS>"
+
+
+def test_decoding_shows_ids_that_the_tokenizer_does_not_have(words) -> None:
+    assert FileTokenizer(words()).decode([7, 100, 101, 8]) == "a<id 100><id 101>b"
+    assert ByteTokenizer().decode([97, 258, 98]) == "a<id 258>b"
+
+
+def test_decoding_half_a_character_shows_that_it_is_none() -> None:
+    assert ByteTokenizer().decode("añ".encode()[:2]) == "a\N{REPLACEMENT CHARACTER}"
+
+
+def test_special_tokens_are_those_of_the_file_and_those_of_the_frame(words) -> None:
+    assert dict(FileTokenizer(words("a", "b")).special) == {7: "a", 8: "b", 1: "<s>", 2: "</s>"}
+    assert dict(ByteTokenizer().special) == {256: "<BOS>", 257: "<EOS>"}
+
+
+@given(st.text())
+def test_bytes_decode_to_the_text_they_are_of(text: str) -> None:
+    assert ByteTokenizer().decode(ids_of(ByteTokenizer(), text)) == f"<BOS>{text}<EOS>"
