@@ -130,7 +130,7 @@ class Spool:
             found = np.fromfile(starts_of(self._folder, number), dtype="<i8") + first
             starts.append(found[(found >= since) & (found < until)] - begin)
         all_starts = np.concatenate(starts)
-        counts = {"bad_lines": 0, "bad_files": 0, "crc32": 0}
+        counts: dict[str, Any] = {"bad_lines": 0, "bad_files": 0, "crc32": 0}
         return TokenStream(pieces=tuple(pieces), starts=all_starts, documents=len(all_starts), **counts)
 
     def wait_for(self, tokens: int, at_work: Callable[[], None], *, missed: Callable[[], None] | None = None) -> None:

@@ -46,7 +46,7 @@ class SharedStream:
     def open(self) -> TokenStream:
         """The stream, its arrays mapped."""
         pieces = tuple(piece.ids() for piece in self.pieces)
-        counts = {"bad_lines": 0, "bad_files": 0, "crc32": 0}
+        counts: dict[str, Any] = {"bad_lines": 0, "bad_files": 0, "crc32": 0}
         return TokenStream(pieces=pieces, starts=self.starts.open(), documents=self.documents, **counts)
 
 
