@@ -26,18 +26,14 @@ from engine.checkpoint.beginning import checkpoints_of
 from engine.checkpoint.committed import step_folder
 from engine.checkpoint.manifest import changes
 from engine.config import Config
-from engine.data.index import Position
-from engine.data.loader import Loader
-from engine.data.reads import training_reads
-from engine.data.workers import ReadAhead
 from engine.errors import EXIT_OK
 from engine.events import EventLog
 from engine.exporting import hand_over
+from engine.feeding import Feed, ahead_of, feed_of
 from engine.memory_failure import memory_fields_at, out_of_memory_in
 from engine.meters.rank import RankMeters, rank_meters
 from engine.parallel.mesh import local_device, process_group
 from engine.planner.plan import Plan
-from engine.preparing import prepared_reads
 from engine.profile.axes import note_groups
 from engine.pulse import Pulse
 from engine.recorder import Recorder, failure_of
@@ -152,14 +148,21 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
         reason = f"completed before: all {began.step:,} steps are done, and the last one is saved"
         return Outcome(reason=reason, exit_code=EXIT_OK, last_step=began.step, steps=())
     built = build(config, plan, around.device)
-    source = source or _loader(config, plan, built, began, around)
+    source = source or feed_of(
+        *(config, plan),
+        data_rank=built.world.data_rank,
+        start=began,
+        run=around.run,
+        recorder=recorder,
+        pulse=pulse,
+    )
     _say_what_begins(plan, built, source, beginning, recorder)
-    data = source.summary.identity if isinstance(source, Loader) else {}
+    data = source.summary.identity if isinstance(source, Feed) else {}
     _load(config, built, beginning, around, data)
     saver = _saver(config, plan, built, beginning, around, data) if config.checkpoint.enable else None
     # The first step compiles.
     recorder.begin("compile" if config.compile.enable else "train")
-    ahead = _ahead(config, source, began.step + 1)
+    ahead = ahead_of(config, source, first_step=began.step + 1)
     with _meters(config, plan, around) as meters, ahead as source, closing(saver) if saver else nullcontext():
         training = Training(
             *(config, plan, built),
@@ -178,29 +181,6 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
         hand_over(config, plan, checkpoint, group=beginning.group, recorder=recorder, pulse=pulse)
     recorder.end()
     return outcome
-
-
-def _loader(config: Config, plan: Plan, built: Built, began: Position, around: Around) -> Loader:
-    def at_work() -> None:
-        around.pulse.at("corpus")
-        if around.recorder.phase != "prepare":
-            around.recorder.begin("prepare")
-
-    reads = prepared_reads(config, training_reads(config), at_work=at_work)
-    at = partial(around.pulse.at, "corpus")
-    return Loader(config, plan, data_rank=built.world.data_rank, reads=reads, start=began, on_record=at)
-
-
-@contextmanager
-def _ahead(config: Config, source: Source, first_step: int) -> Iterator[Source]:
-    """The source, read ahead where the config asks for it."""
-    workers, prefetch = config.data.num_workers, config.data.prefetch
-    if not isinstance(source, Loader) or not (workers or prefetch):
-        yield source
-        return
-    steps = config.training.steps
-    with closing(ReadAhead(source, first_step=first_step, last_step=steps, workers=workers, prefetch=prefetch)) as read:
-        yield read
 
 
 def _meters(config: Config, plan: Plan, around: Around) -> RankMeters:
@@ -224,11 +204,11 @@ def _say_what_begins(plan: Plan, built: Built, source: Source, beginning: Beginn
         gpu=gpu_of(built.device),
         versions=versions(built.device),
         plan=plan.to_json() if dist.get_rank() == 0 else None,
-        data=source.summary.to_json() if isinstance(source, Loader) else None,
+        data=source.summary.to_json() if isinstance(source, Feed) else None,
         resumed_from=beginning.resumed_from,
         loaded_from=None if loading is None else str(loading.path),
     )
-    if isinstance(source, Loader) and (source.summary.bad_lines or source.summary.bad_files):
+    if isinstance(source, Feed) and (source.summary.bad_lines or source.summary.bad_files):
         recorder.write("warning", message=source.summary.text)
 
 

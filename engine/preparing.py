@@ -16,8 +16,7 @@ import torch.distributed as dist
 
 from engine.checkpoint.agreed import group_of_all, on_all
 from engine.config import Config
-from engine.data.large import Large, large_corpora, prepare_all, with_prepared
-from engine.data.prepare import State
+from engine.data.large import can_be_prepared, large_corpora, prepare_all, with_prepared
 from engine.data.prepared import is_prepared
 from engine.data.reads import Reads
 from engine.data.tokenizer import tokenizer_of
@@ -34,7 +33,7 @@ def prepared_reads(config: Config, reads: Reads, *, at_work: Callable[[], None])
     `at_work` is called again and again while rank 0 prepares, on every rank. Raises, on all ranks, the TitanError of
     rank 0; D228 where a rank does not see the folder.
     """
-    if all(corpus.dataset == "stdlib" for corpus in reads.corpora):
+    if not any(can_be_prepared(named) for named in reads.corpora):
         return reads
     # Rank 0 tells every few seconds that it is at work; a listing of files alone may take as long as the rest of it.
     group = group_of_all(config.comm.init_timeout_seconds + COLLECTIVE_MARGIN_S)
@@ -45,11 +44,7 @@ def prepared_reads(config: Config, reads: Reads, *, at_work: Callable[[], None])
 
 def _prepare(config: Config, reads: Reads, tell: Callable[[], None]) -> Reads:
     large = large_corpora(reads, config, tokenizer_of(config))
-
-    def told(each: Large, state: State) -> None:  # noqa: ARG001 - what is told is that it goes on
-        tell()
-
-    prepare_all(large, told=told)
+    prepare_all(large, told=lambda _: tell())
     return with_prepared(reads, large)
 
 

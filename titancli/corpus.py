@@ -68,9 +68,11 @@ def read_corpus(loaded: Loaded, plan: Plan, *, prepares: bool = True) -> str:
     beginning is looked at, and the run will prepare it.
     """
     from engine.data.large import large_corpora, with_prepared
-    from engine.data.reads import training_reads
+    from engine.data.reads import is_streamed, training_reads
     from engine.data.tokenizer import tokenizer_of
 
+    if is_streamed(loaded.config):
+        return f"huggingface {loaded.config.training.dataset_path}: read while it arrives"
     with _places(loaded):
         tokenizer, reads = tokenizer_of(loaded.config), training_reads(loaded.config)
         large = large_corpora(reads, loaded.config, tokenizer)
@@ -88,12 +90,10 @@ def _prepare(large: Large) -> None:
 
     if large.is_there:
         # Its files may still have been cut since.
-        prepare_all([large], told=lambda *_: None)
+        prepare_all([large], told=lambda _: None)
         return
-    made = large.corpus.made_from
-    held = f"{figures.many(made.files, 'file')}, {figures.memory(made.bytes)}"
-    with shown(f"{made.dataset} {made.path} ({held}) in {large.folder}") as show:
-        prepare_all([large], told=lambda _, state: show(state))
+    with shown(large.corpus.made_from, large.folder) as show:
+        prepare_all([large], told=show)
     for folder in left_of(large):
         report.say(
             f"  {folder} holds tokens of the same corpus as it was, or otherwise made: delete it if no run needs it"
@@ -122,7 +122,7 @@ def look_at_data(loaded: Loaded, plan: Plan | None) -> tuple[list[Finding], list
     Whether a file that is not here is needed here, only a launch knows. A small corpus is tokenised where there is a
     `plan`, as launch does it; of a large one only the beginning is read.
     """
-    findings, tokenizer = _look_at_tokenizer(loaded)
+    findings, tokenizer = look_at_tokenizer(loaded)
     tokenised = None if findings else plan
     seen: list[Seen] = []
     until_s = time.monotonic() + _MOST_S
@@ -140,7 +140,7 @@ def look_at_data(loaded: Loaded, plan: Plan | None) -> tuple[list[Finding], list
             seen.append(looked)
         except TitanError as mistake:
             findings += mistake.findings
-    return [_placed(loaded, finding) for finding in findings], seen
+    return [placed(loaded, finding) for finding in findings], seen
 
 
 def _read(loaded: Loaded, plan: Plan, tokenizer: Tokenizer | None, reads: Reads | None = None) -> str:
@@ -155,10 +155,10 @@ def _places(loaded: Loaded) -> Iterator[None]:
     try:
         yield
     except TitanError as mistake:
-        raise TitanError(*(_placed(loaded, finding) for finding in mistake.findings)) from None
+        raise TitanError(*(placed(loaded, finding) for finding in mistake.findings)) from None
 
 
-def _look_at_tokenizer(loaded: Loaded) -> tuple[list[Finding], Tokenizer | None]:
+def look_at_tokenizer(loaded: Loaded) -> tuple[list[Finding], Tokenizer | None]:
     """What is wrong with a tokenizer that is a file, alone and beside the model's vocabulary; else the tokenizer."""
     name = tokenizer_name(loaded.config)
     if name == "bytes" or not _is_sound(loaded, "data.tokenizer", "model.hf_assets_path"):
@@ -251,7 +251,7 @@ def _warning(rule: str, key: str, message: str, fix: str) -> Finding:
     return Finding(rule=rule, severity="warning", key=key, message=message, fix=fix)
 
 
-def _placed(loaded: Loaded, finding: Finding) -> Finding:
+def placed(loaded: Loaded, finding: Finding) -> Finding:
     """A finding at the place where its key was written, if it points at no file of its own."""
     if finding.key == "data.tokenizer" and loaded.config.data.tokenizer is None:
         finding = replace(finding, key="model.hf_assets_path")

@@ -17,15 +17,19 @@ from titancli.disk import decimal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from engine.data.prepare import State
+    from engine.data.prepared import MadeFrom
 
 _SAYS_EVERY_S = 15.0
 
 
 @contextmanager
-def shown(what: str) -> Iterator[Callable[[State], None]]:
-    """Within the block, what is called with the state of a preparation shows it on stdout; `what` is prepared."""
+def shown(made: MadeFrom, folder: Path) -> Iterator[Callable[[State], None]]:
+    """Within the block, what is called with the state of a preparation shows it on stdout."""
+    held = f"{figures.many(made.files, 'file')}, {decimal(made.bytes)}"
+    what = f"{made.dataset} {made.path} ({held}) in {folder}"
     with _bar(what) if report.is_screen(sys.stdout) else _lines(what) as show:
         yield show
 

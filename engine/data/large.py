@@ -22,6 +22,7 @@ from engine.data.tokenizer import Tokenizer
 LARGE_BYTES = 64 << 20
 """A corpus with more text than this is prepared, one with less is tokenised in memory by every rank."""
 
+_IN_FILES = ("text", "jsonl", "parquet", "bins")
 HIDDEN = ".prepared"
 """The folder of a dump folder for tokens: its name begins with a dot, so that it is no run."""
 
@@ -49,14 +50,20 @@ def prepared_root(config: Config) -> Path:
 
 def large_corpora(reads: Reads, config: Config, tokenizer: Tokenizer) -> list[Large]:
     """The corpora with more than LARGE_BYTES of text, by the sizes of files; TitanError where one is not there."""
-    found = []
-    for named in reads.corpora:
-        if named.dataset == "stdlib" or (named.dataset == "bins" and is_prepared(os.path.expanduser(named.path or ""))):
-            continue
-        corpus = survey(named, config, tokenizer)
-        if text_bytes(corpus.files) > LARGE_BYTES:
-            found.append(Large(named=named, corpus=corpus, folder=prepared_root(config) / corpus.name))
-    return found
+    found = [large_of(named, config, tokenizer) for named in reads.corpora if can_be_prepared(named)]
+    return [each for each in found if text_bytes(each.corpus.files) > LARGE_BYTES]
+
+
+def can_be_prepared(named: Named) -> bool:
+    """Whether a corpus is in files that no preparation has written."""
+    is_there = named.dataset == "bins" and is_prepared(os.path.expanduser(named.path or ""))
+    return named.dataset in _IN_FILES and not is_there
+
+
+def large_of(named: Named, config: Config, tokenizer: Tokenizer) -> Large:
+    """A corpus, whatever its size, with the folder that runs look for its tokens in."""
+    corpus = survey(named, config, tokenizer)
+    return Large(named=named, corpus=corpus, folder=prepared_root(config) / corpus.name)
 
 
 def with_prepared(reads: Reads, large: Sequence[Large]) -> Reads:
@@ -65,10 +72,10 @@ def with_prepared(reads: Reads, large: Sequence[Large]) -> Reads:
     return replace(reads, corpora=tuple(replace(named, prepared=folders.get(named)) for named in reads.corpora))
 
 
-def prepare_all(large: Sequence[Large], *, told: Callable[[Large, State], None]) -> None:
+def prepare_all(large: Sequence[Large], *, told: Callable[[State], None]) -> None:
     """Prepares what is not there; TitanError as `prepare`."""
     for each in large:
-        prepare(each.corpus, each.folder, workers=workers_here(), told=lambda state, each=each: told(each, state))  # type: ignore[misc]
+        prepare(each.corpus, each.folder, workers=workers_here(), told=told)
 
 
 def left_of(large: Large) -> tuple[Path, ...]:

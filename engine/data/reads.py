@@ -27,13 +27,15 @@ class Named:
 class Reads:
     """The corpora of a loader with their weights (one, or those of a mixture), and the order of their samples.
 
-    `shuffle_seed`: None reads each corpus as it lies. `repeat`: begin again where a corpus ends.
+    `shuffle_seed`: None reads each corpus as it lies. `repeat`: begin again where a corpus ends. `to_the_end`: the
+    samples that make no whole global batch are read too, in one that is filled up (validation.py).
     """
 
     corpora: tuple[Named, ...]
     weights: tuple[float, ...]
     shuffle_seed: int | None
     repeat: bool
+    to_the_end: bool = False
 
     @property
     def name(self) -> str:
@@ -60,4 +62,9 @@ def validation_reads(config: Config) -> Reads:
     validation = config.validation
     assert validation.dataset is not None, "a rule refuses validation without a dataset"
     named = Named(dataset=validation.dataset, path=validation.dataset_path, key="validation.dataset_path")
-    return Reads(corpora=(named,), weights=(1.0,), shuffle_seed=None, repeat=False)
+    return Reads(corpora=(named,), weights=(1.0,), shuffle_seed=None, repeat=False, to_the_end=True)
+
+
+def is_streamed(config: Config) -> bool:
+    """Whether the training corpus is read while it arrives, and not before."""
+    return config.data.streaming and config.training.dataset == "huggingface"

@@ -26,8 +26,10 @@ from typing import BinaryIO
 
 import numpy as np
 
-from engine.data.corpus import Record, Unreadable, documents
+from engine.data.corpus import documents
+from engine.data.hub import hub_documents
 from engine.data.prepare_part import written
+from engine.data.records import Record, Unreadable
 from engine.data.refused import unreadable_findings
 from engine.data.spool import ENDED, PROGRESS, SpoolShard, fail, ids_of, put_shard, read_shard, starts_of
 from engine.data.tokenising import batches_of
@@ -52,6 +54,12 @@ class Spooling:
     skip_unreadable: bool
     key: str
     folder: Path
+
+    def records(self) -> Iterator[Record]:
+        """The corpus from its beginning; of the hub without a download before."""
+        if self.dataset == "huggingface":
+            return hub_documents(self.path, text_field=self.text_field, streaming=True)
+        return documents(self.dataset, self.path, text_field=self.text_field)
 
     @property
     def encoder(self) -> Tokenizer:
@@ -182,7 +190,7 @@ def serve(asked: BinaryIO) -> None:
 
     threading.Thread(target=listen, daemon=True, name="how far to read").start()
     try:
-        spool(spooling, documents(spooling.dataset, spooling.path), allowed)
+        spool(spooling, spooling.records(), allowed)
     except TitanError as refused:
         fail(spooling.folder, *refused.findings)
     except Exception as failure:  # noqa: BLE001 - all ranks are told of it

@@ -147,6 +147,11 @@ class StreamLoader:
         )
         return [reader.batch(*rows) for rows in zip(which.astype(np.int64), samples, strict=True)]
 
+    def close(self) -> None:
+        """Ends the side process; what has come stays for a run that goes on."""
+        if self._writer is not None:
+            self._writer.close()
+
     @property
     def _samples(self) -> int | None:
         """Samples of an epoch; None while the stream goes on."""

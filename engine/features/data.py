@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.facts import Facts
-from engine.features.row import Feature, under
+from engine.features.row import Feature, under, unless
 
 
 def _datasets(f: Facts) -> set[str | None]:
@@ -23,6 +23,15 @@ def _read_ahead(f: Facts) -> str:
     data = f.config.data
     who = f"{data.num_workers} processes a rank" if data.num_workers else "a thread of the training process"
     return f"{who} read {data.prefetch or 2 * data.num_workers} steps ahead"
+
+
+def _streams(f: Facts) -> str | None:
+    streams = f.config.data.streaming and f.config.training.dataset == "huggingface"
+    return "data.streaming reads ahead by itself" if streams else None
+
+
+def _is_not_prepared(f: Facts) -> str | None:
+    return None if _datasets(f) & {"text", "jsonl", "parquet", "bins"} else "no corpus is prepared"
 
 
 CHECKPOINT: tuple[Feature, ...] = (
@@ -50,13 +59,19 @@ DATA: tuple[Feature, ...] = (
     Feature(key="data.shuffle", note=lambda _: "in the order of the corpus"),
     Feature(key="data.repeat", note=lambda _: "the run ends with the data"),
     Feature(key="data.on_bad_line", idle=_reads_no_records),
-    Feature(key="data.num_workers", note=_read_ahead),
-    Feature(key="data.prefetch", note=_read_ahead),
+    Feature(key="data.num_workers", idle=_streams, note=_read_ahead),
+    Feature(key="data.prefetch", idle=_streams, note=_read_ahead),
     Feature(key="data.document_mask"),
     Feature(key="data.mixture"),
     Feature(key="data.text_field", idle=_reads_no_fields),
-    Feature(key="data.prepared_folder", built=False),
-    Feature(key="data.streaming", built=False),
+    Feature(
+        key="data.prepared_folder", idle=_is_not_prepared, note=lambda _: "for corpora of more than 64 MiB of text"
+    ),
+    Feature(
+        key="data.streaming",
+        idle=unless("training.dataset", "huggingface"),
+        note=lambda _: "its tokens are kept in the folder of the run",
+    ),
     Feature(key="validation.enable", built=False),
     *under("validation.enable", "dataset", "dataset_path", "freq", "steps"),
 )

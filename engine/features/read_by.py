@@ -100,8 +100,6 @@ READ_BY: dict[str, str] = {
         "engine/loop.py": (
             "comm.init_timeout_seconds",
             "checkpoint.last_save_in_hf",
-            "data.num_workers",
-            "data.prefetch",
             "debug.seed",
             "debug.deterministic",
         ),
@@ -118,7 +116,10 @@ READ_BY: dict[str, str] = {
             "data.shuffle",
             "data.repeat",
             "data.mixture",
+            "data.streaming",
         ),
+        "engine/feeding.py": ("data.num_workers", "data.prefetch"),
+        "engine/data/large.py": ("data.prepared_folder",),
         "engine/data/loader.py": ("data.on_bad_line", "data.document_mask", "data.text_field"),
         "engine/keys.py": ("data.tokenizer", "model.hf_assets_path"),
     }.items()

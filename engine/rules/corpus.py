@@ -124,4 +124,14 @@ CORPUS_RULES: tuple[Rule, ...] = (
         edit=lambda _: {"model.shape.vocab_size": BYTE_IDS},
         why="an id without a row in the embedding cannot be read",
     ),
+    Rule(
+        id="D609",
+        key="data.streaming",
+        also=("data.mixture",),
+        broken=lambda f: f.config.data.streaming and _is_mixture(f) and f.config.training.dataset == "huggingface",
+        message="data.streaming reads one corpus while it arrives, and data.mixture names several",
+        fix="set data.streaming to false, or name one corpus in training.dataset_path",
+        edit=lambda _: {"data.streaming": False},
+        why="shares of a mixture are dealt by the sizes of its corpora, which a stream does not tell",
+    ),
 )

@@ -36,7 +36,7 @@ def found_in(config):
 @pytest.mark.usefixtures("everything_is_large")
 def test_prepared_and_in_memory_give_the_same_samples(config):
     found = found_in(config)
-    prepare_all(found, told=lambda *_: None)
+    prepare_all(found, told=lambda _: None)
     in_memory = Loader(config, plan(config), data_rank=1)
     mapped = Loader(config, plan(config), data_rank=1, reads=with_prepared(training_reads(config), found))
     for step in (1, 2, 30):
@@ -60,7 +60,7 @@ def test_the_tokens_of_a_dump_folder_are_hidden_in_it(config, tmp_path):
 def test_the_standard_library_and_prepared_tokens_are_not_prepared(config):
     assert found_in(with_values(config, {"training.dataset": "stdlib"})) == []
     found = found_in(config)
-    prepare_all(found, told=lambda *_: None)
+    prepare_all(found, told=lambda _: None)
     bins = {"training.dataset": "bins", "training.dataset_path": str(found[0].folder)}
     assert found_in(with_values(config, bins)) == []
 
@@ -68,7 +68,7 @@ def test_the_standard_library_and_prepared_tokens_are_not_prepared(config):
 @pytest.mark.usefixtures("everything_is_large")
 def test_prepared_tokens_are_a_corpus_of_their_own(config):
     found = found_in(config)
-    prepare_all(found, told=lambda *_: None)
+    prepare_all(found, told=lambda _: None)
     bins = with_values(config, {"training.dataset": "bins", "training.dataset_path": str(found[0].folder)})
     by_path, by_text = Loader(bins, plan(bins), data_rank=0), Loader(config, plan(config), data_rank=0)
     assert np.array_equal(by_path.batches(3)[0].tokens_BS, by_text.batches(3)[0].tokens_BS)
@@ -78,7 +78,7 @@ def test_prepared_tokens_are_a_corpus_of_their_own(config):
 @pytest.mark.usefixtures("everything_is_large")
 def test_tokens_of_the_corpus_as_it_was_are_told(config):
     before = found_in(config)[0]
-    prepare_all([before], told=lambda *_: None)
+    prepare_all([before], told=lambda _: None)
     after = found_in(with_values(config, {"data.on_bad_line": "skip"}))[0]
     assert left_of(after) == (before.folder,)
     assert left_of(before) == ()

@@ -12,9 +12,10 @@ import pytest
 
 from engine.config import Config
 from engine.data import spooling, streamed, window
-from engine.data.corpus import Unreadable, documents
+from engine.data.corpus import documents
 from engine.data.index import Position
 from engine.data.reads import training_reads
+from engine.data.records import Unreadable
 from engine.data.spool import Spool, begin, read_shard
 from engine.data.spool_writer import SpoolWriter, meaning_of, spooling_of
 from engine.data.spooling import Allowed, spool
