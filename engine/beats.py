@@ -25,6 +25,7 @@ Point = Literal[
     "update",
     "report",
     "save",
+    "validate",
     "end",
     "ended",
 ]
@@ -40,6 +41,7 @@ POINTS: Mapping[Point, str] = {
     "update": "updating weights",
     "report": "writing figures",
     "save": "saving a checkpoint",
+    "validate": "computing the validation loss",
     "end": "ending",
     "ended": "ended",
 }

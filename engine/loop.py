@@ -29,7 +29,7 @@ from engine.config import Config
 from engine.errors import EXIT_OK
 from engine.events import EventLog
 from engine.exporting import hand_over
-from engine.feeding import Feed, ahead_of, feed_of
+from engine.feeding import Feed, ahead_of, feed_of, held_out_of
 from engine.memory_failure import memory_fields_at, out_of_memory_in
 from engine.meters.rank import RankMeters, rank_meters
 from engine.parallel.mesh import local_device, process_group
@@ -43,6 +43,7 @@ from engine.sinks import sinks_of
 from engine.starting import Beginning, agree, go_back, load_into
 from engine.stop import Stop, listening
 from engine.training import Outcome, Training
+from engine.validation import Validation
 
 
 def fit(config: Config, plan: Plan, *, run: Path | None = None, source: Source | None = None) -> Outcome:
@@ -160,6 +161,7 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
     data = source.summary.identity if isinstance(source, Feed) else {}
     _load(config, built, beginning, around, data)
     saver = _saver(config, plan, built, beginning, around, data) if config.checkpoint.enable else None
+    validation = _validation(config, plan, built, around) if config.validation.enable else None
     # The first step compiles.
     recorder.begin("compile" if config.compile.enable else "train")
     ahead = ahead_of(config, source, first_step=began.step + 1)
@@ -171,6 +173,7 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
             pulse=pulse,
             meters=meters,
             saver=saver,
+            validation=validation,
             folder=around.run,
         )
         outcome = training.run(source, first_step=began.step + 1)
@@ -181,6 +184,13 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
         hand_over(config, plan, checkpoint, group=beginning.group, recorder=recorder, pulse=pulse)
     recorder.end()
     return outcome
+
+
+def _validation(config: Config, plan: Plan, built: Built, around: Around) -> Validation:
+    """What computes the loss of held-out text, which is read here: before the first step, so that it is known."""
+    pulse = around.pulse
+    held_out = held_out_of(config, plan, data_rank=built.world.data_rank, recorder=around.recorder, pulse=pulse)
+    return Validation(config, built, held_out, pulse=pulse, stop=around.stop)
 
 
 def _meters(config: Config, plan: Plan, around: Around) -> RankMeters:

@@ -59,6 +59,10 @@ class Meter:
         self._slots += slots
         self._data_s += data_s
 
+    def leave_out(self, seconds: float) -> None:
+        """Time that is no training's: the steps around it are as fast as they were."""
+        self._since_s += seconds
+
     def report(self, now_s: float) -> Speed:
         """The speed of the steps since the last report; the caller has waited for the last of them."""
         assert self._steps, "no step to report on"

@@ -43,6 +43,21 @@ def forward_backward(built: Built, batches: Sequence[Batch], denominator: Tensor
     return loss_sum
 
 
+@torch.no_grad()
+def forward_losses(built: Built, batches: Sequence[Batch]) -> Tensor:
+    """This rank's sum of losses, float64, of batches that nothing is learnt from."""
+    loss_sum = torch.zeros((), dtype=torch.float64, device=built.device)
+    for batch in batches:
+        tokens_BS, labels_BS = _to_device(batch.tokens_BS, built.device), _to_device(batch.labels_BS, built.device)
+        positions_BS = None if batch.positions_BS is None else _to_device(batch.positions_BS, built.device)
+        if built.pipeline is not None:
+            loss_sum += built.pipeline.losses(tokens_BS, labels_BS, positions_BS)
+        else:
+            (part,) = built.parts
+            loss_sum += part(tokens_BS, labels_BS, positions_BS)
+    return loss_sum
+
+
 def update_weights(built: Built, *, loss: Tensor, lr: float, max_norm: float) -> tuple[GradientNorm, Tensor]:
     """Clips, updates, drops the gradients; gives their norm, and 1.0 where it or a loss is not finite.
 

@@ -6,6 +6,7 @@ Does not know the arithmetic (step.py), where batches come from (ahead.py) or ho
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -36,6 +37,7 @@ from engine.shapes import part_parameters
 from engine.status import Status, StatusWord, find_non_finite
 from engine.step import forward_backward, update_weights
 from engine.stop import Stop
+from engine.validation import Validation
 
 
 class Saver(Protocol):
@@ -95,10 +97,12 @@ class Training:
         pulse: Pulse,
         meters: RankMeters,
         saver: Saver | None = None,
+        validation: Validation | None = None,
         folder: Path | None = None,
     ) -> None:
         self.config, self.plan, self.built, self.recorder, self.stop = config, plan, built, recorder, stop
         self.pulse, self.meters, self.saver, self.folder = pulse, meters, saver, folder
+        self.validation = validation
         self.phases = Phases(built.device)
         self.word = StatusWord(built.device)
         self.pending: Pending | None = None
@@ -146,6 +150,8 @@ class Training:
                 ahead.failure = ahead.failure or self.saver.look()
                 if self.saver.is_due(done):
                     self.save(self.saver, done)
+            if self.validation is not None and self.validation.is_due(done):
+                self.validate(self.validation, done)
         if self.pending is not None:
             self.report(status.tokens, profiler)
         if self.saver is not None and done >= first_step:
@@ -180,9 +186,10 @@ class Training:
             torch.cuda.synchronize(self.built.device)
 
     def asks(self, profiler: Profiler, step: int) -> bool:
-        """Whether this rank asks for a profile of `step`; a checkpoint in the midst of it would be taken for a wait."""
+        """Whether this rank asks for a profile of `step`; what stands before it would be taken for a wait."""
         saves = self.saver is not None and self.saver.is_due(step - 1)
-        return profiler.ask(step) and not saves
+        validates = self.validation is not None and self.validation.is_due(step - 1)
+        return profiler.ask(step) and not saves and not validates
 
     def ending(self, ahead: Ahead, status: Status, done: int) -> tuple[str, int]:
         """Why the run ends after step `done`, and its exit code; raises what failed in reading data on any rank."""
@@ -245,6 +252,23 @@ class Training:
             saver.save(step)
             if last:
                 saver.finish()
+
+    def validate(self, validation: Validation, step: int) -> None:
+        """Writes down the loss over held-out text with the weights after `step`; its time is not that of steps."""
+        self.wait()
+        began_s = time.perf_counter()
+        self.recorder.begin("validate")
+        found = validation.run(step)
+        self.recorder.begin("train")
+        self.meter.leave_out(time.perf_counter() - began_s)
+        if found is None or dist.get_rank() != 0:
+            return
+        loss = found.loss if math.isfinite(found.loss) else None
+        if loss is None:
+            self.recorder.write("warning", message=f"the validation loss after step {step} is {found.loss}")
+        self.recorder.write(
+            "validation", step=step, loss=loss, tokens=found.tokens, batches=found.batches, seconds=found.seconds
+        )
 
     def settle(self, pending: Pending, bad: bool) -> None:
         """Looks at a step that is over; raises NonFiniteStep if it was bad."""

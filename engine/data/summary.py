@@ -182,13 +182,15 @@ def too_little(config: Config, reads: Reads, streams: tuple[TokenStream, ...], i
         return findings
     for named, stream in zip(reads.corpora, streams, strict=True):
         findings += _shorter_than_a_sample(named, stream, config.training.seq_len, of_several=len(streams) > 1)
-    if not findings and index.last_step == 0:
+    if not findings and index.last_step == 0 and not reads.to_the_end:
         message = f"the corpus has {count(index.numbers, 'sequence')} < {index.global_batch} of one step"
-        findings = [_finding("training.global_batch_size", message, _MORE_OR_REPEAT)]
+        findings = [_finding("training.global_batch_size", message, _more(reads.corpora[0]))]
     return findings
 
 
-_MORE_OR_REPEAT = "name a larger corpus in training.dataset_path, or set data.repeat = true"
+def _more(named: Named) -> str:
+    larger = f"name a larger corpus in {named.key}"
+    return larger if named.key.startswith("validation.") else f"{larger}, or set data.repeat = true"
 
 
 def _shorter_than_a_sample(named: Named, stream: TokenStream, seq_len: int, *, of_several: bool) -> list[Finding]:
@@ -197,7 +199,7 @@ def _shorter_than_a_sample(named: Named, stream: TokenStream, seq_len: int, *, o
     held = f"{count(stream.documents, 'document')} with {count(stream.tokens, 'token')}"
     which = f"the corpus {named.path}" if of_several else "the corpus"
     message = f"{which} has {held}, and {stream.tokens} tokens < {seq_len} (seq_len) + 1 (its last label)"
-    return [_finding("training.seq_len", message, f"set it to {stream.tokens - 1} or less, {_MORE_OR_REPEAT}")]
+    return [_finding("training.seq_len", message, f"set it to {stream.tokens - 1} or less, {_more(named)}")]
 
 
 def _finding(key: str, message: str, fix: str) -> Finding:

@@ -19,6 +19,12 @@ def _reads_no_fields(f: Facts) -> str | None:
     return None if _datasets(f) & {"jsonl", "parquet", "huggingface"} else "the corpus has no fields"
 
 
+def _validations(f: Facts) -> str:
+    validation = f.config.validation
+    batches = "all of it" if validation.steps == -1 else f"{validation.steps} global batches"
+    return f"every {validation.freq} steps and after the last, {batches}, forward only"
+
+
 def _read_ahead(f: Facts) -> str:
     data = f.config.data
     who = f"{data.num_workers} processes a rank" if data.num_workers else "a thread of the training process"
@@ -72,6 +78,6 @@ DATA: tuple[Feature, ...] = (
         idle=unless("training.dataset", "huggingface"),
         note=lambda _: "its tokens are kept in the folder of the run",
     ),
-    Feature(key="validation.enable", built=False),
-    *under("validation.enable", "dataset", "dataset_path", "freq", "steps"),
+    Feature(key="validation.enable", note=_validations),
+    *under("validation.enable", "dataset", "dataset_path", "freq", "steps", built=True),
 )

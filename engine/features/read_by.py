@@ -104,6 +104,7 @@ READ_BY: dict[str, str] = {
             "debug.deterministic",
         ),
         "engine/exporting.py": ("checkpoint.export_dtype",),
+        "engine/validation.py": ("validation.freq", "validation.steps"),
         "engine/optim.py": tuple(
             f"optimizer.{name}" for name in ("name", "lr", "weight_decay", "implementation", "beta1", "beta2", "eps")
         ),

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -28,8 +29,8 @@ from engine.planner.schedule import SINGLE_STAGE
 class Pipeline:
     """A schedule over the parts that this rank holds."""
 
-    def __init__(self, stages: list[Stage], *, schedule: ScheduleName, microbatches: int) -> None:
-        self.stages = stages
+    def __init__(self, stages: list[Stage], *, schedule: ScheduleName, microbatches: int, microbatch_size: int) -> None:
+        self.stages, self.microbatch_size = stages, microbatch_size
         self._losses: list[Tensor] = []
         self._denominator = torch.ones(())
         held: Any = stages[0] if schedule in SINGLE_STAGE else stages
@@ -69,6 +70,29 @@ class Pipeline:
         nothing = torch.zeros((), dtype=torch.float64, device=labels_BS.device)
         return torch.stack(self._losses).double().sum() if self._losses else nothing
 
+    def losses(self, tokens_BS: Tensor, labels_BS: Tensor, positions_BS: Tensor | None) -> Tensor:
+        """This rank's sum of losses over microbatches, forward only: float64, 0 where the last part is not.
+
+        Each microbatch passes through all parts in their order, whatever the schedule: of one part a rank the next
+        microbatch follows at once, of several only when this one has come out.
+        """
+        size, mine = self.microbatch_size, {stage.stage_index: stage for stage in self.stages}
+        total = torch.zeros((), dtype=torch.float64, device=labels_BS.device)
+        for first in range(0, len(tokens_BS), size):
+            rows = slice(first, first + size)
+            positions = None if positions_BS is None else positions_BS[rows]
+            x = tokens_BS[rows]
+            for index in sorted(mine):
+                stage = mine[index]
+                if not stage.is_first and index - 1 not in mine:
+                    x = stage.received()
+                x = stage.submod(x, labels_BS=labels_BS[rows], positions_BS=positions)
+                if stage.is_last:
+                    total += x.double()
+                elif index + 1 not in mine:
+                    stage.send_on(x)
+        return total
+
 
 class Stage(PipelineStage):
     """torch's stage, with four things changed.
@@ -87,6 +111,21 @@ class Stage(PipelineStage):
     ) -> None:
         super().__init__(part, index, count, device, input_args=takes, output_args=gives, group=mesh.get_group())
         self._takes, self._gives = takes, gives
+
+    def received(self) -> Tensor:
+        """What the part before this one, on another rank, has sent on."""
+        x = torch.empty(self._takes.shape, dtype=self._takes.dtype, device=self.device)
+        self._exchange(dist.irecv, x, self.stage_index - 1)
+        return x
+
+    def send_on(self, x: Tensor) -> None:
+        """Sends to the rank of the part after this one."""
+        self._exchange(dist.isend, x.contiguous(), self.stage_index + 1)
+
+    def _exchange(self, way: Any, x: Tensor, index: int) -> None:
+        peer = self.stage_index_to_group_rank[index]
+        for work in dist.batch_isend_irecv([dist.P2POp(way, x, group=self.group, group_peer=peer)]):
+            work.wait()
 
     def _get_init_p2p_neighbors_ops(self) -> Any:
         # 2.11 greets the neighbours of a stage, and gloo cannot send to its own rank, where a V turns.
@@ -196,7 +235,7 @@ def build_pipeline(
         takes = tokens_MS if index == 0 else h_MSD
         gives = loss if index == stage_count - 1 else h_MSD
         stages.append(Stage(part, index, stage_count, mesh=mesh, takes=takes, gives=gives, device=device))
-    return Pipeline(stages, schedule=schedule, microbatches=microbatches)
+    return Pipeline(stages, schedule=schedule, microbatches=microbatches, microbatch_size=microbatch_size)
 
 
 def without_peers(pipeline: Pipeline) -> None:

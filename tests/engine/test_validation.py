@@ -1,0 +1,119 @@
+"""The validation loss is that of one process in every layout, and training does not notice it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gloo_pool import GlooPool
+from parity import Layout
+from resuming import train
+
+LAYOUTS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
+    "fsdp2": ({"dp": 2}, {}),
+    "hsdp2x2": ({"rep": 2, "dp": 2}, {}),
+    "tp2 cp2": ({"tp": 2, "cp": 2}, {}),
+    "fsdp2 tp2 whole logits": ({"dp": 2, "tp": 2}, {"parallelism__disable_loss_parallel": True}),
+    "ulysses": ({"cp": 2}, {"parallelism__context_parallel_method": "ulysses"}),
+    "pp2": ({"pp": 2}, {}),
+    "interleaved pp2 fsdp2": ({"pp": 2, "dp": 2}, {"parallelism__pipeline_parallel_schedule": "Interleaved1F1B"}),
+    "zbv pp2": ({"pp": 2}, {"parallelism__pipeline_parallel_schedule": "ZBVZeroBubble"}),
+    "dualpipev pp2 tp2": ({"pp": 2, "tp": 2}, {"parallelism__pipeline_parallel_schedule": "DualPipeV"}),
+}
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Documents that make 83 samples of 16 tokens and a rest: no whole number of global batches."""
+    path = tmp_path_factory.mktemp("held") / "held.jsonl"
+    texts = ["".join(chr(97 + (place * step) % 26) for place in range(190)) for step in (1, 3, 5, 7, 9, 11, 15)]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return str(path)
+
+
+def arguments(degrees: dict[str, int], held_out: str, **values: Any) -> dict[str, Any]:
+    """Three steps in float32, a validation after the second and after the last."""
+    validation = {
+        "validation__enable": True,
+        "validation__dataset": "jsonl",
+        "validation__dataset_path": held_out,
+        "validation__freq": 2,
+        "training__steps": 3,
+        "data__document_mask": True,
+    }
+    return Layout(name="", degrees=degrees).arguments("AdamW") | validation | values
+
+
+def validations(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The validations that a rank wrote down."""
+    return [event for event in found["events"] if event["kind"] == "validation"]
+
+
+@pytest.fixture(scope="module")
+def alone(held_out: str, gloo: GlooPool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One process."""
+    folder = str(tmp_path_factory.mktemp("alone"))
+    found: dict[str, Any] = gloo.run(1, train, arguments=arguments({}, held_out), folder=folder)[0]
+    return found
+
+
+@pytest.mark.world
+def test_a_validation_follows_every_freq_steps_and_the_last(alone: dict[str, Any]) -> None:
+    found = validations(alone)
+    assert [event["step"] for event in found] == [2, 3]
+    # 7 documents of 192 tokens make 1,343 // 16 = 83 samples; the six ends of documents in them have no label.
+    assert {event["tokens"] for event in found} == {83 * 16 - 6}
+    assert all(math.isclose(event["loss"], math.log(258), rel_tol=0.1) for event in found)
+    phases = [event["name"] for event in alone["events"] if event["kind"] == "phase" and event["state"] == "begin"]
+    assert phases.count("validate") == 2
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_validation_loss_is_that_of_one_process(
+    layout: str, held_out: str, alone: dict[str, Any], gloo: GlooPool, tmp_path: Path
+) -> None:
+    degrees, values = LAYOUTS[layout]
+    given = arguments(degrees, held_out, **values)
+    found = gloo.run(given["processes"], train, arguments=given, folder=str(tmp_path))
+    for one, other in zip(validations(found[0]), validations(alone), strict=True):
+        assert one["tokens"] == other["tokens"]
+        # Sums over ranks are of another order, in float32.
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("layout", ["fsdp2", "interleaved pp2 fsdp2", "zbv pp2"])
+def test_training_does_not_notice_a_validation(layout: str, held_out: str, gloo: GlooPool, tmp_path: Path) -> None:
+    degrees, values = LAYOUTS[layout]
+    given = arguments(degrees, held_out, **values) | {"validation__freq": 1}
+    with_, without = (
+        gloo.run(given["processes"], train, arguments=given | more, folder=str(tmp_path / name))
+        for name, more in (("with", {}), ("without", {"validation__enable": False}))
+    )
+    for one, other in zip(with_, without, strict=True):
+        assert one["losses"] == other["losses"]
+        assert all(one["held"][name].equal(other["held"][name]) for name in other["held"])
+
+
+@pytest.mark.world
+def test_a_validation_of_some_steps_reads_the_same_batches_each_time(
+    held_out: str, gloo: GlooPool, tmp_path: Path
+) -> None:
+    # A learning rate of nothing: the same batches give the same loss.
+    given = arguments({}, held_out) | {"validation__freq": 1, "validation__steps": 1, "optimizer__lr": 0.0}
+    found = validations(gloo.run(1, train, arguments=given, folder=str(tmp_path))[0])
+    assert len({event["loss"] for event in found}) == 1
+    assert {event["batches"] for event in found} == {1}
+
+
+@pytest.mark.world
+def test_c37_held_out_text_of_less_than_a_global_batch_is_read_to_its_end(gloo: GlooPool, tmp_path: Path) -> None:
+    path = tmp_path / "few.jsonl"
+    path.write_text(json.dumps({"text": "x" * 190}) + "\n")
+    given = arguments({"dp": 2}, str(path))
+    [event, _] = validations(gloo.run(2, train, arguments=given, folder=str(tmp_path))[0])
+    assert event["tokens"] == 11 * 16
