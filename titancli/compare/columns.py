@@ -46,6 +46,8 @@ class Block:
 def blocks(compared: Beside) -> Iterator[Block]:
     """Loss, speed, memory, and where profiled the parts of a step."""
     yield Block(title="loss", columns=_of_loss(compared), note=_on_loss(compared))
+    if any(row.run.validation_step is not None for row in compared.rows):
+        yield Block(title="validation loss", columns=_of_validation(compared), note=_ON_VALIDATION)
     yield Block(title="speed", columns=_of_speed(compared), note=_ON_SPEED)
     yield Block(title="memory of the fullest rank", columns=_of_memory(compared), note=_on_memory(compared))
     if any(row.run.idle for row in compared.rows):
@@ -61,6 +63,18 @@ def _of_loss(compared: Beside) -> list[Column]:
         Column(head=against, cell=lambda row: _change(row, first, row.loss_at_tokens, first.loss_at_tokens)),
         Column(head="=time", cell=lambda row: figures.loss(row.loss_at_seconds)),
         Column(head=against, cell=lambda row: _change(row, first, row.loss_at_seconds, first.loss_at_seconds)),
+    ]
+
+
+def _of_validation(compared: Beside) -> list[Column]:
+    first, against = compared.reference, f"to {compared.reference.mark}"
+    theirs = first.run.validation_loss
+    return [
+        Column(head="newest", cell=lambda row: figures.loss(row.run.validation_loss)),
+        Column(head=against, cell=lambda row: _change(row, first, row.run.validation_loss, theirs)),
+        Column(
+            head="step", cell=lambda row: figures.NOT_KNOWN if (at := row.run.validation_step) is None else f"{at:,}"
+        ),
     ]
 
 
@@ -100,6 +114,7 @@ def _of_speed(compared: Beside) -> list[Column]:
     ]
 
 
+_ON_VALIDATION = "over each run's own validation corpus, with the weights after that step"
 _ON_SPEED = (
     "medians over the reports after the first of each attempt, which warms up; trained: seconds in steps, saving and "
     "compiling among them, without what lies between attempts and what was done anew"

@@ -32,7 +32,10 @@ _LEAST_TAIL_BYTES, _MOST_TAIL_BYTES = 12 << 10, 256 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run; `steps` is how many it is to do, `idle` the mean of ranks that were profiled; None is not known."""
+    """One run; `steps` is how many it is to do, `idle` the mean of ranks that were profiled; None is not known.
+
+    `validation_loss` is that of its newest validation, after `validation_step`.
+    """
 
     folder: Path
     state: State
@@ -48,6 +51,8 @@ class Run:
     curve: Curve
     held: Held | None
     idle: Shares | None
+    validation_step: int | None = None
+    validation_loss: float | None = None
 
     @property
     def step(self) -> int | None:
@@ -90,6 +95,8 @@ def read_run(folder: Path) -> Run:
         curve=curve,
         held=held_by(seen, plan),
         idle=mean_of(_idle(curve, others)),
+        validation_step=seen.validation_step,
+        validation_loss=seen.validation_loss,
     )
 
 

@@ -69,6 +69,8 @@ def _without_attempt(state: RunState) -> RunState:
         step_seconds=(),
         saving_step=None,
         unsaved_step=None,
+        validation_step=None,
+        validation_loss=None,
     )
 
 
@@ -107,6 +109,9 @@ def _update_run(state: RunState, event: Event, *, is_first: bool) -> RunState:
             return replace(state, phase=None if ended and state.phase == name else state.phase if ended else name)
         case "step" if is_first:
             return _stepped(state, event)
+        case "validation" if is_first:
+            step, loss = as_whole(event.get("step")), as_number(event.get("loss"))
+            return replace(state, validation_step=step, validation_loss=loss)
         case "warning":
             return replace(state, warnings=_warned(state.warnings, event))
         case "checkpoint":

@@ -69,6 +69,8 @@ class Frame:
             "starts": seen.starts,
             "saved_step": seen.saved_step,
             "saved_s_ago": self.saved_s_ago,
+            "validation_step": seen.validation_step,
+            "validation_loss": seen.validation_loss,
             "lr": seen.lr,
             "time_s": dict(self.time_s),
             "slowest": None if self.slowest is None else dict(self.slowest),

@@ -168,6 +168,8 @@ class RunState:
     saved_step: int | None = None
     saved_time: float | None = None
     unsaved_step: int | None = None
+    validation_step: int | None = None
+    validation_loss: float | None = None
     ranks: Mapping[int, Rank] = field(default_factory=dict)
 
     @property

@@ -29,6 +29,7 @@ def write_run(
     idle: dict[str, Any] | None = None,
     resumed_from: int | None = None,
     steps: int | None = None,
+    validation: float | None = None,
 ) -> Path:
     """A run whose first logged step is that after `resumed_from`; into a folder that is there, another attempt goes.
 
@@ -59,6 +60,8 @@ def write_run(
                 rate = None if step == first else tokens / step_s / world_size
                 _step(log, step, loss, rate=rate, step_s=step_s, tokens=tokens, idle=idle)
         log.write("memory", **taken)
+        if validation is not None and rank == 0:
+            log.write("validation", step=total, loss=validation, tokens=64, batches=1, seconds=0.1)
         if ended is None:
             log.write("run_ended", reason="completed", exit_code=0, first_failure=None)
         elif ended:

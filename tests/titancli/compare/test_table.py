@@ -99,3 +99,12 @@ def test_runs_without_a_step_say_what_they_do(make_run: MakeRun) -> None:
     lines = lines_of(beside([read_run(run) for run in runs]), width=80, colour=False)
     assert [line.split("  ")[-1] for line in lines[1:3]] == ["no step yet of 9", "no step yet of 9"]
     assert lines[-1] == "no run has come to a step yet"
+
+
+def test_validation_losses_are_compared_where_a_run_has_one(make_run: MakeRun) -> None:
+    runs = [make_run("one", losses(4, 0.1), validation=2.0), make_run("two", losses(4, 0.1), validation=2.5)]
+    text = told(beside([read_run(run) for run in [*runs, make_run("three", losses(4, 0.1))]]), 100)
+    block = text[text.index("validation loss") :].split("\n\n")[0]
+    assert "2.0000" in block
+    assert "+25.0 %" in block
+    assert "n/a" in block

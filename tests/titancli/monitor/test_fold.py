@@ -291,3 +291,10 @@ def test_out_of_memory_keeps_its_figures() -> None:
     ran_out = seen(end | {"memory": figures}).failures[0].ran_out
     assert ran_out is not None
     assert (ran_out.moment, ran_out.asked_bytes, ran_out.others) == ("backward", 5, (Other(pid=7, name=None, bytes=3),))
+
+
+def test_newest_validation_is_kept_and_a_loss_that_is_null_is_unknown() -> None:
+    state = seen(step(4), event("validation", step=2, loss=3.0), event("validation", step=4, loss=2.5))
+    assert (state.validation_step, state.validation_loss) == (4, 2.5)
+    assert seen(event("validation", step=2, loss=None)).validation_loss is None
+    assert seen(event("validation", 1, step=2, loss=3.0)).validation_step is None

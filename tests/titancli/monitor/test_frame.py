@@ -41,7 +41,8 @@ def step(number: int, **fields: Any) -> dict[str, Any]:
 
 def test_json_has_the_keys_of_the_contract_and_nulls_where_nothing_is_known() -> None:
     told = look().to_json()
-    later = ["starts", "saved_step", "saved_s_ago", "lr", "time_s", "slowest", "findings"]
+    later = ["starts", "saved_step", "saved_s_ago", "validation_step", "validation_loss", "lr"]
+    later += ["time_s", "slowest", "findings"]
     assert list(told) == [*KEYS, "ranks", "alerts", *later]
     assert [told[key] for key in KEYS[3:]] == [None, 10, None, None, None, None, None]
     assert [list(row) for row in told["ranks"]] == [

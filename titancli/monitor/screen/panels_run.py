@@ -224,8 +224,11 @@ def _slowest(frame: Frame) -> Iterator[Fact]:
 
 
 def _kept(frame: Frame) -> Iterator[Fact]:
-    """What a run keeps and how often it began; nothing where it keeps nothing and began once."""
+    """Its last validation, what it keeps and how often it began; nothing where it has none of that and began once."""
     seen = frame.seen
+    if seen.validation_step is not None:
+        said = f"loss {figures.loss(seen.validation_loss)} after step {seen.validation_step:,}"
+        yield Fact(label="validation", full=((said, PLAIN),))
     if seen.saving_step is not None:
         after = ", and has not come to its end" if frame.state in ENDED else ""
         yield Fact(label="saving", full=((f"step {seen.saving_step:,}{after}", PLAIN),))
