@@ -26,9 +26,10 @@ def opened(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def broken() -> tuple[type[Exception], ...]:
-    """What reading such a file raises where it is no such file, or not all of it."""
-    return OSError, EOFError, zlib.error, _zstd().ZstdError
+def broken(path: Path) -> tuple[type[Exception], ...]:
+    """What reading a file raises where it is not what its name says, or not all of it."""
+    of_any = OSError, EOFError, zlib.error
+    return (*of_any, _zstd().ZstdError) if path.suffix.lower() == ZSTANDARD else of_any
 
 
 def trouble_of(error: Exception) -> str:

@@ -30,7 +30,7 @@ def json_lines_documents(files: list[Path], meter: Meter, *, text_field: str) ->
                         else:
                             yield text
                     byte_offset += len(raw)
-        except broken() as error:
+        except broken(path) as error:
             reason = trouble_of(error)
             if number:
                 reason += f", after {number:,} lines"
