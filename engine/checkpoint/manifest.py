@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from engine.checkpoint.committed import MANIFEST, written_in
@@ -21,19 +22,25 @@ from engine.config import Config
 from engine.errors import Finding, Severity, TitanError
 from engine.planner.plan import Plan
 
-SCHEMA = 1
-"""Raised whenever a field of the manifest changes its meaning."""
-
+SCHEMA = 2
+"""Raised whenever a field of the manifest is added or changes its meaning."""
+_SINCE_2 = frozenset(("random", "committed_s", "crc32"))
+"""Fields that schema 1 has not; all that it has means the same here."""
 _COUNTS = ("step", "samples", "updates")
-_TABLES = ("layout", "model", "lr_horizon", "data", "files")
+_TABLES = ("layout", "model", "lr_horizon", "data", "files", "random", "crc32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """One `manifest.json`.
 
-    `samples`: read over all data ranks since the run began. `updates`: those of the optimizer. `files`: bytes of every
-    other file of the folder, by name; `bytes` their sum. `data`: what the samples were numbered over.
+    `samples`: read over all data ranks since the run began, which is the run's place in its data: sample numbers run
+    over epochs, corpora and ranks. `data`: what the samples were numbered over. `updates`: those of the optimizer.
+    `files`: bytes of every other file of the folder, by name; `bytes` their sum. `crc32`: of files, by name: that of
+    `.metadata`, for torch writes one beside every tensor of the others.
+
+    `random`: `generators` (`cpu`, `cuda`) and `ranks`; the state of rank 7's first one is the tensor random.cpu.00007.
+    The order of the data needs none: it is drawn from data.shuffle_seed. `committed_s`: Unix seconds.
     """
 
     step: int
@@ -51,22 +58,28 @@ class Manifest:
     versions: Mapping[str, Any]
     bytes: int = 0
     files: Mapping[str, int]
+    random: Mapping[str, Any] = field(default_factory=dict)
+    committed_s: float | None = None
+    crc32: Mapping[str, int] = field(default_factory=dict)
     schema: int = SCHEMA
 
     def to_json(self) -> dict[str, Any]:
         """The object that stands in the file."""
         return {"schema": self.schema} | asdict(self)
 
-    def with_files(self, files: Mapping[str, int]) -> Manifest:
-        """The same with the bytes of its files, and their sum."""
-        return replace(self, files=dict(sorted(files.items())), bytes=sum(files.values()))
+    def with_files(
+        self, files: Mapping[str, int], *, crc32: Mapping[str, int] = MappingProxyType({}), now_s: float | None = None
+    ) -> Manifest:
+        """The same with the bytes of its files and their sum, checksums, and the time at which it is committed."""
+        files, total = dict(sorted(files.items())), sum(files.values())
+        return replace(self, files=files, bytes=total, crc32=dict(crc32), committed_s=now_s)
 
 
 def manifest_of(
     config: Config, plan: Plan, *, step: int, samples: int, updates: int, data: Mapping[str, Any], versions: Any
 ) -> Manifest:
     """What a run says of itself after a step; `data` is what is known of its corpus beside the config."""
-    training = config.training
+    training, device = config.training, "cpu" if plan.gpu == "cpu" else "cuda"
     return Manifest(
         step=step,
         samples=samples,
@@ -74,7 +87,7 @@ def manifest_of(
         layout={
             "world_size": plan.world_size,
             "mesh": asdict(plan.mesh),
-            "device": "cpu" if plan.gpu == "cpu" else "cuda",
+            "device": device,
         },
         config_sha256=hashlib.sha256(json.dumps(config.model_dump(mode="json"), sort_keys=True).encode()).hexdigest(),
         model=asdict(plan.model),
@@ -86,6 +99,7 @@ def manifest_of(
         seed=config.debug.seed,
         versions=versions,
         files={},
+        random={"generators": sorted({"cpu", device}), "ranks": plan.world_size},
     )
 
 
@@ -94,7 +108,8 @@ def read_manifest(checkpoint: Path) -> Manifest:
     written = written_in(checkpoint) or {}
     schema = written.get("schema")
     if type(schema) is not int or not 1 <= schema <= SCHEMA:
-        found = "has no schema version" if schema is None else f"has schema {schema!r}, and this release reads {SCHEMA}"
+        reads = f"1 to {SCHEMA}"
+        found = "has no schema version" if schema is None else f"has schema {schema!r}, and this release reads {reads}"
         fix = "load it with the release of titan that wrote it" if schema is not None else "name one that titan wrote"
         raise TitanError(_finding("D631", "checkpoint.load_step", f"{checkpoint / MANIFEST} {found}", fix))
     wrong = _fault(written)
@@ -106,16 +121,16 @@ def read_manifest(checkpoint: Path) -> Manifest:
 
 def _fault(written: Mapping[str, Any]) -> str:
     """What keeps an object of this schema from being a manifest; empty where nothing does."""
-    names = {field.name for field in fields(Manifest)}
+    names = {each.name for each in fields(Manifest)} - (_SINCE_2 if written["schema"] == 1 else frozenset())
     if missing := names - written.keys():
         return f"it lacks {', '.join(sorted(missing))}"
     if unknown := written.keys() - names:
-        return f"{', '.join(sorted(unknown))} is not of schema {SCHEMA}"
+        return f"{', '.join(sorted(unknown))} is not of schema {written['schema']}"
     horizon = written["lr_horizon"]
     numbers = {name: written[name] for name in _COUNTS}
     numbers |= {"lr_horizon.steps": horizon.get("steps")} if isinstance(horizon, dict) else {}
     wrong = [name for name, value in numbers.items() if type(value) is not int or value < 0]
-    wrong += [name for name in _TABLES if not isinstance(written[name], dict)]
+    wrong += [name for name in _TABLES if not isinstance(written.get(name, {}), dict)]
     return f"{wrong[0]} is {numbers.get(wrong[0], written.get(wrong[0]))!r}" if wrong else ""
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +29,9 @@ from engine.checkpoint import places
 from engine.checkpoint.agreed import FailedOnRank, on_all, on_first, reason
 from engine.checkpoint.committed import MANIFEST, delete, is_committed, keep_aside
 from engine.checkpoint.manifest import Manifest
+
+METADATA = ".metadata"
+"""DCP's own file: which tensor, or piece of one, stands in which file and where."""
 
 
 class SaveFailed(FailedOnRank):
@@ -219,7 +224,8 @@ def _commit(checkpoint: Path, manifest: Manifest) -> Manifest:
         found = files.get(name, 0)
         if found < size:
             raise OSError(f"{name} has {found:,} bytes, and {size:,} were written: is the folder on one disk for all?")
-    whole = manifest.with_files(files)
+    checksum = zlib.crc32(places.read(checkpoint / METADATA))
+    whole = manifest.with_files(files, crc32={METADATA: checksum}, now_s=time.time())
     places.put(checkpoint / MANIFEST, json.dumps(whole.to_json(), indent=1).encode() + b"\n")
     return whole
 

@@ -108,8 +108,8 @@ def test_what_is_of_another_run_is_refused_by_what_differs(row: str, cut: Path) 
 def test_a_manifest_of_a_later_release_is_refused(tmp_path: Path) -> None:
     train(SAVING, str(tmp_path), ends_after=2)
     file = tmp_path / "checkpoints" / "step-2" / "manifest.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": 2}))
-    with pytest.raises(TitanError, match="has schema 2, and this release reads 1"):
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": 3}))
+    with pytest.raises(TitanError, match="has schema 3, and this release reads 1 to 2"):
         train(SAVING, str(tmp_path))
 
 

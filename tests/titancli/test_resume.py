@@ -233,7 +233,7 @@ FAULTS = [
     ({"files": None}, "files is None"),
     ({"files": {"__0_0.distcp": "5"}}, "its manifest says '5'"),
     ({"files": {"\0": 5}}, "cannot be looked at: embedded null byte"),
-    ({"novelty": 1}, "novelty is not of schema 1"),
+    ({"novelty": 1}, "novelty is not of schema 2"),
     ({"schema": True}, "has schema True"),
 ]
 
