@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,13 +88,20 @@ class Mixture:
 
     def _block(self, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The corpus at each place of a block, and how many of that corpus's stand before the place: (BLOCK,) each."""
-        order = np.repeat(np.arange(len(self.quotas)), self.quotas)
-        places = np.arange(self.block, dtype=np.int64)
-        order = order[shuffled(places, epochs=np.full_like(places, block), size=self.block, seed=self.seed)]
-        before = np.empty_like(order)
-        for number, quota in enumerate(self.quotas):
-            before[order == number] = np.arange(quota)
-        return order, before
+        return _order_of(self, block)
+
+
+# Steps that follow each other lie in the same block, or in two.
+@lru_cache(maxsize=4)
+def _order_of(mixture: Mixture, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    order = np.repeat(np.arange(len(mixture.quotas)), mixture.quotas)
+    places = np.arange(mixture.block, dtype=np.int64)
+    order = order[shuffled(places, epochs=np.full_like(places, block), size=mixture.block, seed=mixture.seed)]
+    before = np.empty_like(order)
+    for number, quota in enumerate(mixture.quotas):
+        before[order == number] = np.arange(quota)
+    order.flags.writeable = before.flags.writeable = False
+    return order, before
 
 
 ONE_CORPUS = Mixture(quotas=(1,), seed=0)
