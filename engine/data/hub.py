@@ -47,6 +47,11 @@ def hub_name(written: str) -> HubName:
 
 def hub_documents(written: str | None, *, text_field: str, streaming: bool = False) -> Iterator[Record]:
     """The rows of a dataset in its own order; TitanError D209 where it cannot be opened, or has no such column."""
+    return hub_records(hub_rows(written, text_field=text_field, streaming=streaming), str(written), text_field)
+
+
+def hub_rows(written: str | None, *, text_field: str, streaming: bool = False) -> Any:
+    """The dataset of the library, whole on this machine or as it arrives; TitanError as `hub_documents`."""
     if written is None:
         raise TitanError(_finding("dataset = huggingface needs dataset_path", "name a folder or a dataset of the hub"))
     if not is_here(HUGGINGFACE.package):
@@ -59,7 +64,7 @@ def hub_documents(written: str | None, *, text_field: str, streaming: bool = Fal
         message = f'{written} has no column "{text_field}"; it has {", ".join(columns)}'
         fix = "set it to the column that holds the text"
         raise TitanError(Finding(rule="D209", severity="error", key="data.text_field", message=message, fix=fix))
-    return _records(rows, written, text_field)
+    return rows
 
 
 def _opened(name: HubName, written: str, *, streaming: bool) -> Any:
@@ -83,8 +88,9 @@ def _opened(name: HubName, written: str, *, streaming: bool) -> Any:
         ) from error
 
 
-def _records(rows: Any, written: str, text_field: str) -> Iterator[Record]:
-    for number, row in enumerate(rows, start=1):
+def hub_records(rows: Any, written: str, text_field: str, *, before: int = 0) -> Iterator[Record]:
+    """The documents of rows; `before`: how many of the dataset stand before them."""
+    for number, row in enumerate(rows, start=before + 1):
         text = row.get(text_field)
         if isinstance(text, str):
             yield text

@@ -16,13 +16,13 @@ from engine.config import Config
 from engine.data.prepare import State, prepare, workers_here
 from engine.data.prepared import SOURCES, is_prepared
 from engine.data.reads import Named, Reads
-from engine.data.survey import Survey, survey, text_bytes
+from engine.data.survey import Survey, survey
 from engine.data.tokenizer import Tokenizer
 
 LARGE_BYTES = 64 << 20
 """A corpus with more text than this is prepared, one with less is tokenised in memory by every rank."""
 
-_IN_FILES = ("text", "jsonl", "parquet", "bins")
+_IN_FILES = ("text", "jsonl", "parquet", "huggingface", "bins")
 HIDDEN = ".prepared"
 """The folder of a dump folder for tokens: its name begins with a dot, so that it is no run."""
 
@@ -51,7 +51,7 @@ def prepared_root(config: Config) -> Path:
 def large_corpora(reads: Reads, config: Config, tokenizer: Tokenizer) -> list[Large]:
     """The corpora with more than LARGE_BYTES of text, by the sizes of files; TitanError where one is not there."""
     found = [large_of(named, config, tokenizer) for named in reads.corpora if can_be_prepared(named)]
-    return [each for each in found if text_bytes(each.corpus.files) > LARGE_BYTES]
+    return [each for each in found if each.corpus.text_bytes > LARGE_BYTES]
 
 
 def can_be_prepared(named: Named) -> bool:

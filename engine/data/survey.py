@@ -14,7 +14,7 @@ from typing import Any
 from engine.config import Config
 from engine.data.bin_formats import bin_files
 from engine.data.bins import BinPart, bin_parts
-from engine.data.prepare_text import TextPart, text_parts
+from engine.data.prepare_text import HubPart, TextPart, hub_parts, text_parts
 from engine.data.prepared import VERSION, MadeFrom
 from engine.data.reads import Named
 from engine.data.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ class Survey:
     made_from: MadeFrom
     tokenizer: TokenizerIdentity
     files: tuple[SourceFile, ...]
-    parts: tuple[TextPart | BinPart, ...]
+    parts: tuple[TextPart | HubPart | BinPart, ...]
 
     @property
     def name(self) -> str:
@@ -52,6 +52,11 @@ class Survey:
     def bytes(self) -> int:
         """What is to be read."""
         return sum(part.bytes for part in self.parts)
+
+    @property
+    def text_bytes(self) -> int:
+        """About how much text there is at least: compressed files hold more than they take."""
+        return sum(part.bytes * _EXPANSION.get(_suffix(part), 1) for part in self.parts)
 
     @property
     def skips_unreadable(self) -> bool:
@@ -77,11 +82,13 @@ class Survey:
 def survey(named: Named, config: Config, tokenizer: Tokenizer) -> Survey:
     """Looks at the files of a corpus, and reads no text; TitanError where there is no such corpus."""
     text_field = config.data.text_field
-    parts: list[TextPart] | list[BinPart]
+    parts: list[TextPart] | list[HubPart] | list[BinPart]
     if named.dataset == "bins":
         bins = bin_files(named.path, key=named.key)
         parts = bin_parts(bins, tokenizer)
         names = [name for file in bins for name in file.files]
+    elif named.dataset == "huggingface":
+        parts, names = hub_parts(named.path, text_field=text_field), []
     else:
         parts = text_parts(named.dataset, named.path, text_field=text_field)
         names = list(dict.fromkeys(name for part in parts for name in part.files))
@@ -94,8 +101,8 @@ def survey(named: Named, config: Config, tokenizer: Tokenizer) -> Survey:
             text_field=text_field,
             on_bad_line=config.data.on_bad_line,
             files=len(files),
-            bytes=sum(max(0, file.bytes) for file in files),
-            digest=digest_of(files),
+            bytes=sum(part.bytes for part in parts),
+            digest=_digest(digest_of(files), *(part.fingerprint for part in parts[:1] if isinstance(part, HubPart))),
         ),
         tokenizer=identity_of(tokenizer),
         files=files,
@@ -117,9 +124,9 @@ def digest_of(files: tuple[SourceFile, ...]) -> str:
     return _digest(*(astuple(file) for file in files))
 
 
-def text_bytes(files: tuple[SourceFile, ...]) -> int:
-    """About how much text files hold at least."""
-    return sum(max(0, file.bytes) * _EXPANSION.get(os.path.splitext(file.file)[1].lower(), 1) for file in files)
+def _suffix(part: TextPart | HubPart | BinPart) -> str:
+    """Of the first file of a part, which the others of a corpus are like."""
+    return os.path.splitext(part.files[0])[1].lower() if part.files else ""
 
 
 def _digest(*values: Any) -> str:

@@ -37,7 +37,7 @@ def _streams(f: Facts) -> str | None:
 
 
 def _is_not_prepared(f: Facts) -> str | None:
-    return None if _datasets(f) & {"text", "jsonl", "parquet", "bins"} else "no corpus is prepared"
+    return None if _datasets(f) & {"text", "jsonl", "parquet", "huggingface", "bins"} else "no corpus is prepared"
 
 
 CHECKPOINT: tuple[Feature, ...] = (

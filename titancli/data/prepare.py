@@ -131,7 +131,6 @@ def _prepare_all(loaded: Loaded, output: str | None, *, workers: int | None, for
     from engine.data.large import LARGE_BYTES, can_be_prepared, large_of
     from engine.data.prepare import prepare as prepare_corpus
     from engine.data.prepare import workers_here
-    from engine.data.survey import text_bytes
     from engine.data.tokenizer import tokenizer_of
     from titancli.preparing import shown
 
@@ -149,7 +148,7 @@ def _prepare_all(loaded: Loaded, output: str | None, *, workers: int | None, for
                 folder=each.folder,
                 index=index,
                 seconds=None if was_there else time.monotonic() - began_s,
-                found_by_runs=output is None and text_bytes(each.corpus.files) > LARGE_BYTES,
+                found_by_runs=output is None and each.corpus.text_bytes > LARGE_BYTES,
             )
         )
     return made

@@ -267,3 +267,27 @@ def test_ids_of_others_are_indexed_where_they_lie(tmp_path):
     (tmp_path / "x.bin").write_bytes(b"\0\0")
     with pytest.raises(TitanError, match="D221"):
         open_prepared(tmp_path / "out", key=KEY)
+
+
+def test_one_large_file_of_lines_is_made_in_parts(tmp_path, monkeypatch):
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"text": "line {number}"}}\n' for number in range(50)))
+    monkeypatch.setattr(prepare_text, "_SMALLEST_BYTES", 100)
+    corpus = looked_at(path, "jsonl")
+    index = prepare(corpus, tmp_path / "out", workers=0)
+    read = token_stream(documents("jsonl", str(path)), ByteTokenizer(), skip_unreadable=False)
+    assert (len(corpus.parts), index.crc32) == (10, read.crc32)
+    assert np.array_equal(open_prepared(tmp_path / "out", key=KEY).starts, read.starts)
+
+
+def test_rows_of_a_dataset_are_made_in_parts(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    rows = datasets.Dataset.from_dict({"text": [f"row {number}" for number in range(30)] + [None]})
+    rows.save_to_disk(str(tmp_path / "rows"))
+    monkeypatch.setattr(prepare_text, "_SMALLEST_BYTES", 100)
+    corpus = looked_at(tmp_path / "rows", "huggingface", on_bad_line="skip")
+    index = prepare(corpus, tmp_path / "out", workers=0)
+    read = token_stream(documents("huggingface", str(tmp_path / "rows")), ByteTokenizer(), skip_unreadable=True)
+    assert (index.crc32, index.documents, [bad.line for bad in index.bad]) == (read.crc32, 30, [31])
+    assert len(corpus.parts) > 2
