@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -165,7 +165,7 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
     # The first step compiles.
     recorder.begin("compile" if config.compile.enable else "train")
     ahead = ahead_of(config, source, first_step=began.step + 1)
-    with _meters(config, plan, around) as meters, ahead as source, closing(saver) if saver else nullcontext():
+    with _meters(config, plan, around) as meters, ahead as source, saver or nullcontext():
         training = Training(
             *(config, plan, built),
             recorder=recorder,
@@ -249,6 +249,7 @@ def _saver(
         folder=checkpoints_of(config, around.run),
         group=beginning.group,
         recorder=around.recorder,
+        pulse=around.pulse,
         began=beginning.position,
         data=data,
     )

@@ -6,6 +6,9 @@ ranks reach each other (board.py).
 The main thread notes where it is, which costs it the writing of one attribute. A thread counts the time since, and
 posts it for the other ranks. Once a rank is overdue it shows its stacks, and the lowest rank that is heard names who
 keeps the others waiting: that verdict is posted too, and every rank ends with it.
+
+One more thread may do work beside the main one, within a time of its own: a rank tells of the one that is nearer to
+its deadline. All ranks begin such work in the same step, so they are told of it together.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ _MOST_FRAMES = 5
 _WAITS_IN = ("torch/distributed/", "torch/autograd/", "torch/cuda/", "torch/_ops.py", "engine/status.py")
 
 Ending = Callable[[FirstFailure], None]
+Place = tuple[Point, int, float, str]
+"""Point, step, deadline and the setting that gave it."""
 
 
 class Pulse:
@@ -49,7 +54,8 @@ class Pulse:
     def __init__(self, *, rank: int = 0, world_size: int = 1, deadline_s: float, limit: str) -> None:
         self._rank, self._world_size = rank, world_size
         # One tuple, replaced as a whole: the thread never sees half of it.
-        self._place: tuple[Point, int, float, str] = ("compare", 0, deadline_s, limit)
+        self._place: Place = ("compare", 0, deadline_s, limit)
+        self._beside: tuple[Place, int] | None = None
         self._board: Board | None = None
         self._over = threading.Event()
 
@@ -73,6 +79,15 @@ class Pulse:
             yield
         finally:
             self.allow(before_s, before)
+
+    @contextmanager
+    def beside(self, point: Point, step: int, deadline_s: float, limit: str) -> Iterator[None]:
+        """A block of another thread than the main one, watched over too: as a whole it may take so long."""
+        self._beside = (point, step, deadline_s, limit), threading.get_ident()
+        try:
+            yield
+        finally:
+            self._beside = None
 
     @contextmanager
     def beating(self, end: Ending) -> Iterator[None]:
@@ -102,9 +117,34 @@ class Pulse:
         return self._rank
 
     @property
-    def place(self) -> tuple[Point, int, float, str]:
-        """Point, step, deadline and the setting that gave it."""
+    def place(self) -> Place:
+        """Where the main thread is."""
         return self._place
+
+    @property
+    def place_beside(self) -> tuple[Place, int] | None:
+        """Where the thread beside it is, and its ident; None where there is none."""
+        return self._beside
+
+
+class _Clock:
+    """How long a thread has been in the place where it is, by the ticks of who watches."""
+
+    def __init__(self) -> None:
+        self.place: Place | None = None
+        self.thread, self.idle_s = 0, 0.0
+
+    def tick(self, place: Place | None, thread: int, passed_s: float) -> None:
+        """Some time has passed; another place begins anew."""
+        if place is self.place:
+            self.idle_s += passed_s
+        else:
+            self.place, self.thread, self.idle_s = place, thread, 0.0
+
+    @property
+    def part(self) -> float:
+        """Of its deadline; 1 and more is overdue."""
+        return 0.0 if self.place is None else self.idle_s / self.place[2]
 
 
 class _Watch:
@@ -113,9 +153,9 @@ class _Watch:
     def __init__(self, pulse: Pulse, end: Ending, *, board: Board | None, of: int, over: threading.Event) -> None:
         self._pulse, self._end, self._board, self._of, self._over = pulse, end, board, of, over
         self._host, self._pid = socket.gethostname(), os.getpid()
-        self._seen: object = None
-        self._count, self._idle_s, self._waited_s = 0, 0.0, 0.0
-        self._shown = False
+        self._main, self._beside = _Clock(), _Clock()
+        self._count, self._waited_s = 0, 0.0
+        self._shown: Place | None = None
         # Only who started the process may end it from C; a library's own use of the timer stays.
         self._ends_from_c = board is not None or "TORCHELASTIC_RUN_ID" in os.environ
 
@@ -136,15 +176,13 @@ class _Watch:
         return min(_LONGEST_TICK_S, self._pulse.place[2] / _TICKS_A_DEADLINE)
 
     def _tick(self, passed_s: float) -> None:
-        place = self._pulse.place
         self._count += 1
-        if place is self._seen:
-            self._idle_s += passed_s
-        else:
-            self._seen, self._idle_s, self._shown = place, 0.0, False
-        beat = self.beat()
-        if beat.is_overdue and not self._shown:
-            self._shown = True
+        self._main.tick(self._pulse.place, self._of, passed_s)
+        beside, thread = self._pulse.place_beside or (None, 0)
+        self._beside.tick(beside, thread, passed_s)
+        told, beat = self._told_of.place, self.beat()
+        if beat.is_overdue and told is not self._shown:
+            self._shown = told
             _show_stacks(f"rank {beat.rank} made no progress for {beat.idle_s:.0f} s ({beat.limit}) in {beat.place}")
         if self._ends_from_c:
             # The main thread may hold the lock of the interpreter for ever; this is then all that still runs.
@@ -177,10 +215,17 @@ class _Watch:
             if verdict is not None:
                 board.propose(verdict)
 
+    @property
+    def _told_of(self) -> _Clock:
+        # The ranks' clocks begin a moment apart: where one is overdue, all others tell of the same work by then.
+        nearer = self._beside.part >= _LISTENS_FROM and self._beside.part > self._main.part
+        return self._beside if nearer else self._main
+
     def beat(self, *, ended: bool = False) -> Beat:
         """What this rank says of itself now."""
-        point, step, deadline_s, limit = self._pulse.place
-        frames = _frames(sys._current_frames().get(self._of)) if self._idle_s >= deadline_s else []
+        clock = self._told_of
+        point, step, deadline_s, limit = clock.place or self._pulse.place
+        frames = _frames(sys._current_frames().get(clock.thread)) if clock.idle_s >= deadline_s else []
         return Beat(
             rank=self._pulse.rank,
             host=self._host,
@@ -188,7 +233,7 @@ class _Watch:
             count=self._count,
             step=step,
             point="ended" if ended else point,
-            idle_s=self._idle_s,
+            idle_s=clock.idle_s,
             deadline_s=deadline_s,
             limit=limit,
             stack=tuple(_told(frame) for frame in frames[-_MOST_FRAMES:]),

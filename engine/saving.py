@@ -17,25 +17,30 @@ import torch.distributed as dist
 from torch import Tensor
 
 from engine.build import Built
-from engine.checkpoint.agreed import group_of_all, on_all, on_first, reason
+from engine.checkpoint.agreed import FailedOnRank, group_of_all, on_all, on_first, reason
 from engine.checkpoint.background import Background
 from engine.checkpoint.committed import checkpoints_in, delete, step_folder, steps_to_delete
 from engine.checkpoint.manifest import Manifest, manifest_of
 from engine.checkpoint.staging import Staging
-from engine.checkpoint.store import SaveFailed, save
+from engine.checkpoint.store import save
 from engine.config import Config
 from engine.data.index import Position
 from engine.errors import TitanError
 from engine.parallel.mesh import COLLECTIVE_MARGIN_S
 from engine.planner.plan import Plan
 from engine.planner.saved import saved
+from engine.pulse import Pulse
 from engine.recorder import Recorder
 from engine.report import versions
 from engine.state import state_of, updates_of
+from engine.status import NonFiniteStep
 
-_WORTH_TELLING_S = 1.0
-CLOSES_WITHIN_S = 30.0
-"""Longest wait of a run that fails for a checkpoint that is still being written."""
+# A shorter wait is nothing that a person could act on.
+_WORTH_TELLING_S = 0.1
+
+
+# What engine/checkpoint raises on every rank. Of anything else only this one knows, and it ends at once.
+_ON_ALL_RANKS = (FailedOnRank, TitanError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +79,17 @@ class CheckpointSaver:
         folder: Path,
         group: dist.ProcessGroup,
         recorder: Recorder,
+        pulse: Pulse,
         began: Position,
         data: Mapping[str, Any],
     ) -> None:
-        self._config, self._plan, self._built, self._recorder = config, plan, built, recorder
+        self._config, self._plan, self._built = config, plan, built
+        self._recorder, self._pulse = recorder, pulse
         self._folder, self._group, self._began, self._data = folder, group, began, data
         self._saved = began.step
         self._flight: Flight | None = None
         self._staging: Staging | None = None
+        self._looked_s, self._step_s = time.perf_counter(), 0.0
         self.failure: Exception | None = None
         self._writes = group
         mode = config.checkpoint.async_mode
@@ -110,12 +118,12 @@ class CheckpointSaver:
             background = Background("titan-save", lambda: self._write(state, checkpoint, manifest), at_once=True)
         else:
             copies = self._staging.copy(state)
-            background = Background("titan-save", lambda: self._write(copies, checkpoint, manifest))
+            background = Background("titan-save", lambda: self._write_beside(copies, checkpoint, manifest))
         blocked_s = time.perf_counter() - began_s
         self._flight = Flight(step=step, checkpoint=checkpoint, blocked_s=blocked_s, background=background)
         if self._staging is None:
             self.finish()
-        self._saved = step
+        self._saved, self._looked_s = step, time.perf_counter()
         self._recorder.begin("train")
 
     def before_update(self) -> None:
@@ -124,30 +132,64 @@ class CheckpointSaver:
             self._staging.hold_updates()
 
     def look(self) -> Exception | None:
-        """Writes down what has become of a checkpoint in flight, without waiting; the failure of one, if any failed."""
+        """Writes down what has become of a checkpoint in flight, without waiting; the failure of one, if any failed.
+
+        Asked after every step, which tells how long those take.
+        """
+        before_s, self._looked_s = self._looked_s, time.perf_counter()
+        self._step_s = self._looked_s - before_s
         if self._flight is not None and self._flight.background.is_over:
-            with contextlib.suppress(SaveFailed):
+            with contextlib.suppress(*_ON_ALL_RANKS):
                 self._land(self._flight)
         return self.failure
 
     def finish(self) -> None:
-        """Waits for the checkpoint in flight; SaveFailed on every rank where it failed, or one before it did."""
+        """Waits for the checkpoint in flight; on every rank raises why it failed, or one before it did."""
         if self._flight is not None:
             self._land(self._flight)
         if self.failure is not None:
             raise self.failure
 
-    def close(self) -> None:
-        """At the end of a run that failed: what is in flight may still be committed, for a while."""
-        if self._flight is not None and self._flight.background.wait(CLOSES_WITHIN_S):
-            # Peers that are gone are told of already, by the failure that ends this run.
-            with contextlib.suppress(OSError, RuntimeError):
-                self._land(self._flight)
+    def __enter__(self) -> CheckpointSaver:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, failure: BaseException | None, trace: object) -> None:
+        """At the end of a run that failed: what is in flight may still be committed.
+
+        Where all ranks fail together that may take its time. One that fails alone keeps the others waiting in a
+        collective: it leaves before they would take it for stuck, and an unfinished checkpoint is never loaded.
+        """
+        if self._flight is not None:
+            self._close(self._flight, together=isinstance(failure, NonFiniteStep))
+
+    def _close(self, flight: Flight, *, together: bool) -> None:
+        comm = self._config.comm
+        # Afresh, as time went by in this place before; another one would be taken for progress.
+        point, _, allowed_s, limit = self._pulse.place
+        within_s = min(comm.save_timeout_seconds, comm.train_timeout_seconds / 2)
+        if together:
+            within_s = allowed_s = comm.save_timeout_seconds
+            limit = f"comm.save_timeout_seconds = {allowed_s}"
+        with self._pulse.within(point, allowed_s, limit):
+            is_over = flight.background.wait(within_s)
+        # Whatever it is, it came after the failure that ends this run, and is not to be told in its place.
+        with contextlib.suppress(Exception):
+            if is_over:
+                self._land(flight)
+            elif dist.get_rank() == 0:
+                why = f"the run failed, and {within_s:g} s later it was not written"
+                self._tell(flight.step, flight.checkpoint, state="failed", flight=flight, why=why)
+
+    def _write_beside(self, tensors: Mapping[str, Tensor], checkpoint: Path, manifest: Manifest) -> Written:
+        """The same in a thread: ranks that hear nothing of it for too long are told which one it is stuck on."""
+        assert self._staging is not None, "what is written beside training is a copy"
+        allowed_s = self._config.comm.save_timeout_seconds
+        with self._pulse.beside("save", manifest.step, allowed_s, f"comm.save_timeout_seconds = {allowed_s}"):
+            self._staging.wait()
+            return self._write(tensors, checkpoint, manifest)
 
     def _write(self, tensors: Mapping[str, Tensor], checkpoint: Path, manifest: Manifest) -> Written:
         """Writes, commits and prunes; the part of a save that may be a thread's."""
-        if self._staging is not None:
-            self._staging.wait()
         needed_bytes = saved(self._config, self._plan.parameters).one_bytes
         whole = save(tensors, checkpoint, manifest, group=self._writes, needed_bytes=needed_bytes)
         # The others wait here: in a collective of a step they would wait for less.
@@ -159,7 +201,7 @@ class CheckpointSaver:
         flight, began_s = self._flight, time.perf_counter()
         self.finish()
         waited_s = time.perf_counter() - began_s
-        if flight is not None and waited_s > _WORTH_TELLING_S and dist.get_rank() == 0:
+        if flight is not None and waited_s > max(self._step_s, _WORTH_TELLING_S) and dist.get_rank() == 0:
             message = (
                 f"the checkpoint of step {step} waited {waited_s:.1f} s until that of step {flight.step} was written: "
                 "set checkpoint.interval higher, or checkpoint.folder to a faster disk"
@@ -171,7 +213,7 @@ class CheckpointSaver:
         self._flight = None
         try:
             written = flight.background.made()
-        except SaveFailed as failure:
+        except _ON_ALL_RANKS as failure:
             self.failure = failure
             # There may be no room for an event either.
             with contextlib.suppress(OSError):

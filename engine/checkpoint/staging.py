@@ -23,6 +23,7 @@ class Staging:
     """Memory for one copy of a table of tensors; the next one overwrites it."""
 
     def __init__(self, device: torch.device, *, pinned: bool) -> None:
+        self._device = device
         self._pinned = pinned and device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if self._pinned else None  # type: ignore[no-untyped-call]
         self._copied = torch.cuda.Event() if self._pinned else None  # type: ignore[no-untyped-call]
@@ -56,7 +57,10 @@ class Staging:
             torch.cuda.current_stream().wait_event(self._copied)
 
     def wait(self) -> None:
-        """Waits on the CPU until the copies are whole."""
+        """Waits on the CPU, in whichever thread, until the copies are whole."""
+        if self._device.type == "cuda":
+            # A thread begins on GPU 0, and would take memory there in every rank.
+            torch.cuda.set_device(self._device)
         if self._copied is not None:
             self._copied.synchronize()
 

@@ -62,7 +62,7 @@ def save(
     disk = _disk_of(checkpoint)
     try:
         on_first(group, what, lambda: _make_way(checkpoint))
-        writer = _Writer(checkpoint, disk)
+        writer = _Writer(checkpoint, disk, copies_ahead=any(tensor.is_cuda for tensor in tensors.values()))
         planner = planner or DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
         dcp_save(dict(tensors), storage_writer=writer, planner=planner, process_group=group)
         return on_first(group, what, lambda: _commit(checkpoint, manifest))
@@ -99,11 +99,19 @@ def reader_of(checkpoint: Path) -> FileSystemReader:
     return reader
 
 
+# What torch takes by itself.
+_COPIED_AHEAD_BYTES = 10_000_000
+
+
 class _Writer(FileSystemWriter):
     """torch's writer on one of the file systems here, which bring to the disk what they write."""
 
-    def __init__(self, checkpoint: Path, disk: _Disk) -> None:
-        super().__init__(checkpoint if not places.is_remote(checkpoint) else "", sync_files=False)
+    def __init__(self, checkpoint: Path, disk: _Disk, *, copies_ahead: bool) -> None:
+        # With anything to copy ahead torch waits after each MB for all that is queued on the GPU, also for tensors that
+        # are in the host's memory: beside training that is about a step each time.
+        ahead_bytes = _COPIED_AHEAD_BYTES if copies_ahead else 0
+        folder = checkpoint if not places.is_remote(checkpoint) else ""
+        super().__init__(folder, sync_files=False, per_thread_copy_ahead=ahead_bytes)
         self.fs, self.path = disk, checkpoint
 
     @property

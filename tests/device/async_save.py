@@ -10,6 +10,7 @@ holds what the copies and the writing thread cost steps, on the device and on th
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import statistics
@@ -29,7 +30,7 @@ def windows(events: Events) -> list[tuple[float, float, int, int]]:
     steps = [event for event in events if event["kind"] == "step" and event["step"] >= _WARM_AFTER]
     return [
         (before["time"], after["time"], after["step"] - before["step"], after["slots"])
-        for before, after in zip(steps, steps[1:], strict=False)
+        for before, after in itertools.pairwise(steps)
         if after["step"] > before["step"]
     ]
 
