@@ -1,9 +1,10 @@
 """1,000 random runs that are stopped and go on in another world: no sample is lost, none is read twice.
 
-Every draw takes its own corpus, world, workers and place to stop, and the layout that goes on; what all ranks read is
-laid beside what one process reads from the first sample to the last without a stop. In every hundredth draw processes
-read ahead, in four of ten a thread. Ranks of one data rank (tensor,
-pipeline and context parallel) read one loader's batches, which the plan's mesh says.
+Every draw takes its own corpus (in memory, mapped, or a mixture), world, workers and place to stop, and the layout that
+goes on; what all ranks read, tokens, labels and positions, is laid beside what one process reads from the first sample
+to the last without a stop. In every hundredth draw processes read ahead, in four of ten a thread. Ranks that share a
+data rank (tensor, pipeline and context parallel) read one loader's batches: tests/engine/parallel/test_mesh.py says
+which those are.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ import numpy as np
 import pytest
 
 from engine.config import Config
+from engine.data import prepare_text
 from engine.data.loader import Loader
+from engine.data.prepare import prepare
+from engine.data.reads import Named
+from engine.data.survey import survey
+from engine.data.tokenizer import ByteTokenizer
 from engine.data.workers import ReadAhead
 from engine.errors import TitanError
 from engine.keys import with_values
@@ -42,14 +48,28 @@ def corpora(tmp_path_factory):
     long, short = lines("a.jsonl", [3, 60, 1, 25, 40]), lines("b.jsonl", [9, 2, 11])
     tiny = lines("c.jsonl", [1])
     plain = {"training.dataset": "jsonl"}
+    mapped = {path: prepared(path, folder / f"{number} tokens") for number, path in enumerate((long, short))}
+    bins = {"training.dataset": "bins"}
     return (
         plain | {"training.dataset_path": long},
         plain | {"training.dataset_path": short},
         plain | {"training.dataset_path": tiny},
         plain | {"data.mixture": {long: 0.8, short: 0.2}},
         plain | {"data.mixture": {long: 1.0, short: 3.0, tiny: 0.5}},
-        {"training.dataset": "text", "training.dataset_path": str(folder)},
+        {"training.dataset": "text", "training.dataset_path": long},
+        bins | {"training.dataset_path": mapped[long]},
+        bins | {"data.mixture": {mapped[long]: 2.0, mapped[short]: 1.0}},
     )
+
+
+def prepared(path, out):
+    """The tokens of a corpus in parts of 20 bytes: in many pieces, each mapped from its own file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare_text, "_SMALLEST_BYTES", 20)
+        corpus = survey(Named(dataset="jsonl", path=path, key="training.dataset_path"), Config(), ByteTokenizer())
+    index = prepare(corpus, out, workers=0)
+    assert len(index.shards) > 1
+    return str(out)
 
 
 def layout_of(draw):
@@ -130,7 +150,9 @@ def go_on_elsewhere(draw, corpora, *, workers):
     ahead = draw.choice((0, 0, 0, 1, 3))
     after = keys | layout_of(draw)
     then, end, _ = read(after, steps=draw.randrange(1, 4), start=stop, workers=workers, prefetch=ahead)
-    straight, _, loader = read(keys | {"cluster.gpu": "cpu", "cluster.gpus_per_node": 1}, steps=end.samples)
+    # One process, all of it at once: another layout again.
+    whole = {"training.local_batch_size": end.samples, "training.global_batch_size": end.samples}
+    straight, _, loader = read(keys | {"cluster.gpu": "cpu", "cluster.gpus_per_node": 1} | whole, steps=1)
     assert first + then == straight
     assert len(straight) == end.samples
     epoch_of_one_corpus(loader, straight)
