@@ -27,6 +27,7 @@ from engine.rules.mesh import MESH_RULES
 from engine.rules.optimization import OPTIMIZATION_RULES
 from engine.rules.pipeline import PIPELINE_RULES
 from engine.rules.precision import PRECISION_RULES
+from engine.rules.read_ahead import READ_AHEAD_RULES
 from engine.rules.row import Rule
 from engine.rules.sinks import SINK_RULES
 from engine.rules.training import TRAINING_RULES
@@ -44,6 +45,7 @@ RULES: tuple[Rule, ...] = (
     *PRECISION_RULES,
     *OPTIMIZATION_RULES,
     *CORPUS_RULES,
+    *READ_AHEAD_RULES,
     *HARDWARE_RULES,
     *CLUSTER_RULES,
     *JOB_RULES,
