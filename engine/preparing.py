@@ -2,7 +2,7 @@
 
 Knows what ranks tell each other meanwhile, and that each of them has to see the folder. Does not know how a corpus is
 prepared (data/prepare.py) nor which ones are large (data/large.py). A launcher that prepares before ranks are started
-(titancli/corpus.py) leaves nothing to do here.
+(titancli/whole_corpus.py) leaves nothing to do here.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from engine.build import Built
 from engine.config import Config
 from engine.data.batch import IGNORE, Batch
 from engine.data.loader import Loader
+from engine.data.summary import validation_batches
 from engine.pulse import Pulse
 from engine.step import forward_losses
 from engine.stop import Stop
@@ -44,9 +45,7 @@ class Validation:
     def __init__(self, config: Config, built: Built, loader: Loader, *, pulse: Pulse, stop: Stop) -> None:
         self._built, self._loader, self._pulse, self._stop = built, loader, pulse, stop
         self._freq, self._last_step = config.validation.freq, config.training.steps
-        index = loader.index
-        whole = -(-index.numbers // index.global_batch)
-        self._batches = whole if config.validation.steps == -1 else min(whole, config.validation.steps)
+        self._batches = validation_batches(config, loader.index)
         # The first one compiles.
         self._allowed = (config.comm.init_timeout_seconds, "comm.init_timeout_seconds")
         self._later = (config.comm.train_timeout_seconds, "comm.train_timeout_seconds")

@@ -1,16 +1,14 @@
 """The data of a config, looked at before anything is started.
 
 Knows which findings of the engine's data room concern a config, where their keys were written, and how much of a corpus
-is looked at without launching. Does not know how data is read (engine/data): tokens are let go again, and the workers
-read them anew.
+is looked at without launching. Does not know how data is read (engine/data), nor who reads all of it (whole_corpus).
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,19 +19,19 @@ from engine.keys import tokenizer_name
 from engine.planner.plan import Plan
 from engine.rules.corpus import BYTE_IDS
 from engine.sources import Loaded, locate
-from titancli import figures, report
+from titancli import figures
 
 if TYPE_CHECKING:
     from engine.data.glance import Glance
-    from engine.data.large import Large
-    from engine.data.reads import Reads
+    from engine.data.reads import Named, Reads
     from engine.data.tokenizer import Tokenizer
 
 # A second of reading at most, of all corpora together; launch's own reading tells the rest.
 _MOST_BYTES, _MOST_S = 32 << 20, 1.0
 # What is tokenised too: bytes are their own ids; a tokenizer.json takes about a second for so much.
 _MOST_TOKENISED_BYTES, _MOST_TOKENISED_BY_FILE_BYTES = 16 << 20, 2 << 20
-_FILES = ("text", "jsonl")
+# Ids of others are looked through at a gigabyte a second, those of a prepared folder not at all.
+_MOST_IDS_BYTES = 256 << 20
 _MISSING_FIX = "name one that is there where the run starts; launch refuses one that is not"
 
 
@@ -48,11 +46,12 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What was seen of one corpus; `text` says it to people."""
+    """What was seen of one corpus; `text` says it to people. `is_small`: all of it can be read at once."""
 
     corpus: Corpus
     glance: Glance
     text: str
+    is_small: bool
 
     def to_json(self) -> dict[str, Any]:
         """An item of `here.data` of `titan validate --json`."""
@@ -61,101 +60,34 @@ class Seen:
         return {**asdict(self.corpus), **counts, "text": self.text}
 
 
-def read_corpus(loaded: Loaded, plan: Plan, *, prepares: bool = True) -> str:
-    """Reads the whole corpus once and says in one line what is there; TitanError where it cannot be trained on.
-
-    A large one is prepared, unless its tokens are there already. Where nothing is to be written (not `prepares`), its
-    beginning is looked at, and the run will prepare it.
-    """
-    from engine.data.large import large_corpora, with_prepared
-    from engine.data.reads import is_streamed, training_reads
-    from engine.data.tokenizer import tokenizer_of
-
-    if is_streamed(loaded.config):
-        return f"huggingface {loaded.config.training.dataset_path}: read while it arrives"
-    with _places(loaded):
-        tokenizer, reads = tokenizer_of(loaded.config), training_reads(loaded.config)
-        large = large_corpora(reads, loaded.config, tokenizer)
-        if not prepares and not all(each.is_there for each in large):
-            return _look_at_large(large, loaded)
-        for each in large:
-            _prepare(each)
-        return _read(loaded, plan, tokenizer, with_prepared(reads, large))
-
-
-def _prepare(large: Large) -> None:
-    """Prepares a corpus, and says what is left of it from before."""
-    from engine.data.large import left_of, prepare_all
-    from titancli.preparing import shown
-
-    if large.is_there:
-        # Its files may still have been cut since.
-        prepare_all([large], told=lambda _: None)
-        return
-    with shown(large.corpus.made_from, large.folder) as show:
-        prepare_all([large], told=show)
-    for folder in left_of(large):
-        report.say(
-            f"  {folder} holds tokens of the same corpus as it was, or otherwise made: delete it if no run needs it"
-        )
-
-
-def _look_at_large(large: Sequence[Large], loaded: Loaded) -> str:
-    """What the beginnings of large corpora hold; TitanError where a run would be refused for it."""
-    told = []
-    for each in large:
-        corpus = Corpus(key=each.named.key, path=each.named.path or "", dataset=each.named.dataset)
-        if corpus.dataset == "bins":
-            told.append(f"bins: {figures.memory(each.corpus.bytes)}, looked through by the run ({each.folder})")
-            continue
-        seen = _look_at(corpus, loaded.config, most_s=_MOST_S)
-        wrong = [finding for finding in _said_of(seen) if finding.severity == "error"]
-        if wrong:
-            raise TitanError(*wrong)
-        told.append(f"{seen.text.rpartition('; ')[0]}; the run prepares it in {each.folder}")
-    return ", ".join(told)
-
-
 def look_at_data(loaded: Loaded, plan: Plan | None) -> tuple[list[Finding], list[Seen]]:
     """What the tokenizer and the corpora of a config say that are on this machine; what is not here is a warning.
 
-    Whether a file that is not here is needed here, only a launch knows. A small corpus is tokenised where there is a
-    `plan`, as launch does it; of a large one only the beginning is read.
+    Whether a file that is not here is needed here, only a launch knows. Small corpora are read as launch reads them
+    where there is a `plan`; of a large one only the beginning is.
     """
     findings, tokenizer = look_at_tokenizer(loaded)
     tokenised = None if findings else plan
     seen: list[Seen] = []
     until_s = time.monotonic() + _MOST_S
-    for corpus in _corpora(loaded):
-        if not os.path.exists(os.path.expanduser(corpus.path)):
-            message = f"{corpus.key} = {corpus.path or 'nothing'} is not on this machine"
-            findings.append(_warning("D610", corpus.key, message, _MISSING_FIX))
-            continue
-        try:
-            looked = _look_at(corpus, loaded.config, most_s=until_s - time.monotonic())
-            findings += _said_of(looked)
-            if tokenised is not None and _is_quickly_tokenised(looked, loaded.config):
-                with _places(loaded):
-                    looked = replace(looked, text=_read(loaded, tokenised, tokenizer))
-            seen.append(looked)
-        except TitanError as mistake:
-            findings += mistake.findings
+    for reads in _sound_reads(loaded):
+        wrong, looked = _look_at(reads, loaded.config, until_s)
+        findings += wrong
+        refused = any(each.severity == "error" for each in wrong)
+        if tokenised is not None and not refused and _are_small(reads, looked, loaded.config):
+            more, looked = _read(loaded, tokenised, tokenizer, reads, looked)
+            findings += more
+        seen += looked
     return [placed(loaded, finding) for finding in findings], seen
 
 
-def _read(loaded: Loaded, plan: Plan, tokenizer: Tokenizer | None, reads: Reads | None = None) -> str:
-    from engine.data.loader import Loader
-
-    return Loader(loaded.config, plan, data_rank=0, tokenizer=tokenizer, reads=reads).summary.text
-
-
-@contextmanager
-def _places(loaded: Loaded) -> Iterator[None]:
-    """Has what is refused within the block point at where its key was written."""
-    try:
-        yield
-    except TitanError as mistake:
-        raise TitanError(*(placed(loaded, finding) for finding in mistake.findings)) from None
+def look_at_beginning(named: Named, config: Config) -> Seen:
+    """What the beginning of a corpus of files holds; TitanError where a run would be refused for it."""
+    seen = _glanced(named, config, most_s=_MOST_S)
+    wrong = [finding for finding in _said_of(seen) if finding.severity == "error"]
+    if wrong:
+        raise TitanError(*wrong)
+    return seen
 
 
 def look_at_tokenizer(loaded: Loaded) -> tuple[list[Finding], Tokenizer | None]:
@@ -178,45 +110,157 @@ def look_at_tokenizer(loaded: Loaded) -> tuple[list[Finding], Tokenizer | None]:
     return list(vocabulary_findings(tokenizer, shape.vocab_size)), tokenizer
 
 
-def _corpora(loaded: Loaded) -> Iterator[Corpus]:
-    """The corpora that a config names by path; `stdlib` brings its own text and is not looked at."""
-    training, validation = loaded.config.training, loaded.config.validation
-    if training.dataset in _FILES and _is_sound(loaded, "training.dataset", "training.dataset_path", "data.mixture"):
-        named = [] if training.dataset_path is None else [("training.dataset_path", training.dataset_path)]
-        for key, path in (*named, *(("data.mixture", path) for path in loaded.config.data.mixture)):
-            yield Corpus(key=key, path=path, dataset=training.dataset)
-    dataset, held_out = validation.dataset, validation.dataset_path
+def about(reads: Reads, finding: Finding) -> Finding:
+    """A finding about training's corpus as one about the corpora of `reads`: the data room knows no other key."""
+    key, fix = finding.key, finding.fix
+    if reads.to_the_end:
+        key, fix = (words.replace("training.dataset", "validation.dataset") for words in (key, fix))
+    elif key == "training.dataset_path":
+        key = reads.corpora[0].key
+    return replace(finding, key=key, fix=fix)
+
+
+def placed(loaded: Loaded, finding: Finding) -> Finding:
+    """A finding at the place where its key was written, if it points at no file of its own."""
+    if finding.key == "data.tokenizer" and loaded.config.data.tokenizer is None:
+        finding = replace(finding, key="model.hf_assets_path")
+    if finding.file is not None:
+        return finding
+    file, line, source = locate(loaded.origins, finding.key)
+    return replace(finding, file=file, line=line, source=source)
+
+
+def _sound_reads(loaded: Loaded) -> Iterator[Reads]:
+    """What a config reads that it names by path; `stdlib` brings its own text, and a hub's is not on this machine."""
+    from engine.config import DATASETS
+    from engine.data.reads import training_reads, validation_reads
+
+    config = loaded.config
+    training, validation = config.training, config.validation
+    named = training.dataset_path is not None or config.data.mixture
+    if named and _is_sound(loaded, "training.dataset", "training.dataset_path", "data.mixture"):
+        yield from (each for each in [training_reads(config)] if each.corpora[0].dataset in DATASETS[1:])
     sound = _is_sound(loaded, "validation.enable", "validation.dataset", "validation.dataset_path")
-    if validation.enable and sound and dataset in _FILES and held_out is not None:
-        yield Corpus(key="validation.dataset_path", path=held_out, dataset=dataset)
+    if validation.enable and sound and validation.dataset in DATASETS[1:] and validation.dataset_path is not None:
+        yield validation_reads(config)
 
 
-def _look_at(corpus: Corpus, config: Config, *, most_s: float) -> Seen:
+def _look_at(reads: Reads, config: Config, until_s: float) -> tuple[list[Finding], list[Seen]]:
+    """What is wrong with corpora as far as they are looked at, and what is seen of each that is here."""
+    findings: list[Finding] = []
+    seen: list[Seen] = []
+    for named in reads.corpora:
+        if not _is_here(named):
+            if named.dataset != "huggingface":
+                message = f"{named.key} = {named.path or 'nothing'} is not on this machine"
+                findings.append(_warning("D610", named.key, message, _MISSING_FIX))
+            continue
+        try:
+            looked = _look_at_ids(named) if named.dataset == "bins" else None
+            looked = looked or _glanced(named, config, most_s=until_s - time.monotonic())
+        except TitanError as mistake:
+            findings += [about(reads, finding) for finding in mistake.findings]
+            continue
+        findings += _said_of(looked)
+        seen.append(looked)
+    return findings, seen
+
+
+def _is_here(named: Named) -> bool:
+    """Whether a corpus is in files of this machine, and its package too: what is missing is told with the packages."""
+    from engine.extras import PARQUET, is_here
+
+    path = os.path.expanduser(named.path or "")
+    if named.dataset == "bins":
+        return any(map(os.path.exists, (path, f"{path}.bin")))
+    packages = {"parquet": (PARQUET.package,)}.get(named.dataset, ())
+    return named.dataset != "huggingface" and os.path.exists(path) and all(map(is_here, packages))
+
+
+def _look_at_ids(named: Named) -> Seen:
+    """Files of ids by their heads; TitanError where one is not as its format says."""
+    from pathlib import Path
+
+    from engine.data.bin_formats import bin_files
+    from engine.data.glance import Glance
+    from engine.data.prepared import is_prepared, read_index
+
+    corpus = Corpus(key=named.key, path=named.path or "", dataset=named.dataset)
+    folder = Path(os.path.expanduser(corpus.path))
+    if is_prepared(folder):
+        index = read_index(folder, key=named.key)
+        glance = Glance(
+            files=len(index.shards),
+            documents=index.documents,
+            bad_lines=index.bad_lines,
+            bad_files=index.bad_files,
+            read_bytes=index.bytes,
+            held_bytes=index.bytes,
+            whole=True,
+        )
+        text = f"bins: {figures.many(index.documents, 'document')}, {figures.many(index.tokens, 'token')}, prepared"
+        return Seen(corpus=corpus, glance=glance, text=text, is_small=True)
+    files = bin_files(named.path, key=named.key)
+    held, ids = sum(file.bytes for file in files), sum(len(file.ids) for file in files)
+    glance = Glance(files=len(files), documents=0, bad_lines=0, bad_files=0, read_bytes=0, held_bytes=held, whole=False)
+    text = f"bins: {figures.many(ids, 'token')}, {figures.memory(held)}; launch looks through them"
+    return Seen(corpus=corpus, glance=glance, text=text, is_small=held <= _MOST_IDS_BYTES)
+
+
+def _glanced(named: Named, config: Config, *, most_s: float) -> Seen:
     """What the beginning of a corpus holds; TitanError where there is nothing to look at."""
     from engine.data.glance import glance
 
-    skips = config.data.on_bad_line == "skip"
     try:
-        found = glance(corpus.dataset, corpus.path, skip_unreadable=skips, most_bytes=_MOST_BYTES, most_s=most_s)
+        found = glance(
+            *(named.dataset, named.path),
+            skip_unreadable=config.data.on_bad_line == "skip",
+            most_bytes=_MOST_BYTES,
+            most_s=most_s,
+            text_field=config.data.text_field,
+        )
     except TitanError as mistake:
-        raise TitanError(*(replace(finding, key=corpus.key) for finding in mistake.findings)) from None
-    return Seen(corpus=corpus, glance=found, text=_text(corpus.dataset, found))
+        raise TitanError(*(_with_key(named, finding) for finding in mistake.findings)) from None
+    corpus = Corpus(key=named.key, path=named.path or "", dataset=named.dataset)
+    return Seen(
+        corpus=corpus,
+        glance=found,
+        text=_text(named.dataset, found),
+        is_small=found.whole and found.read_bytes <= _most_tokenised(config) and not found.refusals,
+    )
+
+
+def _with_key(named: Named, finding: Finding) -> Finding:
+    # What is said of other keys, such as that of a column, stays theirs.
+    return replace(finding, key=named.key) if finding.key == "training.dataset_path" else finding
+
+
+def _are_small(reads: Reads, seen: list[Seen], config: Config) -> bool:
+    """Whether all corpora are here and small, also together, and the bytes tokenizer fits where it is the one."""
+    texts_bytes = sum(each.glance.read_bytes for each in seen if each.corpus.dataset != "bins")
+    all_small = len(seen) == len(reads.corpora) and all(each.is_small for each in seen)
+    return all_small and texts_bytes <= _most_tokenised(config)
+
+
+def _most_tokenised(config: Config) -> int:
+    """Bytes of a corpus that is tokenised while one waits for validate."""
+    if tokenizer_name(config) != "bytes":
+        return _MOST_TOKENISED_BY_FILE_BYTES
+    # Rule D608 warns of a smaller vocabulary.
+    return _MOST_TOKENISED_BYTES if Facts(config).known_shape.vocab_size >= BYTE_IDS else -1
 
 
 def _text(dataset: str, glance: Glance) -> str:
     """One line for people: how much was read, and what is in it."""
-    documents, held = _count(glance.documents, "document"), figures.memory(glance.held_bytes)
-    where = f" in {_count(glance.files, 'file')}" if glance.files > 1 else ""
+    documents, held = figures.many(glance.documents, "document"), figures.memory(glance.held_bytes)
+    held += " (compressed)" if glance.packed else ""
+    where = f" in {figures.many(glance.files, 'file')}" if glance.files > 1 else ""
     bad = [(glance.bad_lines, "bad line"), (glance.bad_files, "unreadable file")]
-    left_out = "".join(f", {_count(number, thing)}" for number, thing in bad if number)
+    left_out = "".join(f", {figures.many(number, thing)}" for number, thing in bad if number)
     if glance.whole:
         return f"{dataset}: {documents}{left_out}, all {held}{where} read"
     read = figures.memory(glance.read_bytes)
     return f"{dataset}: {documents}{left_out} in the first {read} of {held}{where}; launch reads the rest"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _said_of(seen: Seen) -> list[Finding]:
@@ -230,15 +274,24 @@ def _said_of(seen: Seen) -> list[Finding]:
     return findings
 
 
-def _is_quickly_tokenised(seen: Seen, config: Config) -> bool:
-    """Whether a corpus is the one that is trained on, sound as far as was seen, and small."""
-    reads_bytes = tokenizer_name(config) == "bytes"
-    if reads_bytes and Facts(config).known_shape.vocab_size < BYTE_IDS:
-        # Rule D608 warns of that.
-        return False
-    most_bytes = _MOST_TOKENISED_BYTES if reads_bytes else _MOST_TOKENISED_BY_FILE_BYTES
-    small = seen.glance.whole and seen.glance.held_bytes <= most_bytes
-    return small and not seen.glance.refusals and seen.corpus.key == "training.dataset_path" and not config.data.mixture
+def _read(
+    loaded: Loaded, plan: Plan, tokenizer: Tokenizer | None, reads: Reads, seen: list[Seen]
+) -> tuple[list[Finding], list[Seen]]:
+    """Small corpora as launch reads them: why it would refuse them, else what it says of each."""
+    from engine.data.loader import Loader
+    from engine.data.summary import validation_text
+
+    try:
+        loader = Loader(loaded.config, plan, data_rank=0, tokenizer=tokenizer, reads=reads)
+    except TitanError as mistake:
+        return [about(reads, finding) for finding in mistake.findings], []
+    if reads.to_the_end:
+        texts = [validation_text(loader.summary, loader.index, loaded.config)]
+    elif len(reads.corpora) == 1:
+        texts = [loader.summary.text]
+    else:
+        texts = [corpus.text for corpus in loader.summary.corpora]
+    return [], [replace(each, text=text) for each, text in zip(seen, texts, strict=True)]
 
 
 def _is_sound(loaded: Loaded, *keys: str) -> bool:
@@ -249,13 +302,3 @@ def _is_sound(loaded: Loaded, *keys: str) -> bool:
 
 def _warning(rule: str, key: str, message: str, fix: str) -> Finding:
     return Finding(rule=rule, severity="warning", key=key, message=message, fix=fix)
-
-
-def placed(loaded: Loaded, finding: Finding) -> Finding:
-    """A finding at the place where its key was written, if it points at no file of its own."""
-    if finding.key == "data.tokenizer" and loaded.config.data.tokenizer is None:
-        finding = replace(finding, key="model.hf_assets_path")
-    if finding.file is not None:
-        return finding
-    file, line, source = locate(loaded.origins, finding.key)
-    return replace(finding, file=file, line=line, source=source)

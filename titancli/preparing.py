@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from titancli import figures, report
 from titancli.disk import decimal
@@ -26,17 +26,18 @@ _SAYS_EVERY_S = 15.0
 
 
 @contextmanager
-def shown(made: MadeFrom, folder: Path) -> Iterator[Callable[[State], None]]:
-    """Within the block, what is called with the state of a preparation shows it on stdout."""
+def shown(made: MadeFrom, folder: Path, stream: TextIO | None = None) -> Iterator[Callable[[State], None]]:
+    """Within the block, what is called with the state of a preparation shows it on a stream (default: stdout)."""
+    stream = stream or sys.stdout
     held = f"{figures.many(made.files, 'file')}, {decimal(made.bytes)}"
     what = f"{made.dataset} {made.path} ({held}) in {folder}"
-    with _bar(what) if report.is_screen(sys.stdout) else _lines(what) as show:
+    with _bar(what, stream) if report.is_screen(stream) else _lines(what, stream) as show:
         yield show
 
 
 @contextmanager
-def _lines(what: str) -> Iterator[Callable[[State], None]]:
-    _quietly_say(f"preparing {what}")
+def _lines(what: str, stream: TextIO) -> Iterator[Callable[[State], None]]:
+    _quietly_say(f"preparing {what}", stream)
     pace, said_s = _Pace(), time.monotonic()
 
     def show(state: State) -> None:
@@ -44,13 +45,13 @@ def _lines(what: str) -> Iterator[Callable[[State], None]]:
         words = pace.words(state)
         if time.monotonic() - said_s > _SAYS_EVERY_S:
             said_s = time.monotonic()
-            _quietly_say(f"  {words}")
+            _quietly_say(f"  {words}", stream)
 
     yield show
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Callable[[State], None]]:
+def _bar(what: str, stream: TextIO) -> Iterator[Callable[[State], None]]:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -62,15 +63,15 @@ def _bar(what: str) -> Iterator[Callable[[State], None]]:
     )
     pace = _Pace()
     # What is prepared may be longer than a line, and the bar is on one.
-    _quietly_say(f"preparing {what}")
-    with Progress(*columns, console=report.console(sys.stdout), auto_refresh=False, expand=True) as progress:
+    _quietly_say(f"preparing {what}", stream)
+    with Progress(*columns, console=report.console(stream), auto_refresh=False, expand=True) as progress:
         task = progress.add_task("preparing", total=1.0, words="")
 
         def show(state: State) -> None:
             try:
                 progress.update(task, completed=_share(state), words=pace.words(state), refresh=True)
             except OSError:
-                report.lose(sys.stdout)
+                report.lose(stream)
 
         yield show
 
@@ -102,8 +103,8 @@ def _share(state: State) -> float:
     return min(1.0, state.read_bytes / state.bytes) if state.bytes else 0.0
 
 
-def _quietly_say(text: str) -> None:
+def _quietly_say(text: str, stream: TextIO) -> None:
     try:
-        report.say(text)
+        report.say(text, stream)
     except OSError:
-        report.lose(sys.stdout)
+        report.lose(stream)

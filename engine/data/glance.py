@@ -10,6 +10,7 @@ import os
 import time
 from dataclasses import dataclass
 
+from engine.data.compressed import SUFFIXES as COMPRESSED
 from engine.data.corpus import JSON_LINES_SUFFIXES, corpus_files, file_documents
 from engine.data.records import Meter, Unreadable
 from engine.data.refused import nothing_to_read, unreadable_findings
@@ -20,7 +21,8 @@ from engine.errors import Finding
 class Glance:
     """What the first `read_bytes` of the `held_bytes` of a corpus hold; `whole` where that is all of it.
 
-    Documents without text are left out, as in a run. `refusals`: what a run is refused with for what was seen.
+    `packed`: the bytes that are held are compressed, those that are read are not. Documents without text are left out,
+    as in a run. `refusals`: what a run is refused with for what was seen.
     """
 
     files: int
@@ -30,28 +32,39 @@ class Glance:
     read_bytes: int
     held_bytes: int
     whole: bool
+    packed: bool = False
     refusals: tuple[Finding, ...] = ()
 
 
-def glance(dataset: str, dataset_path: str | None, *, skip_unreadable: bool, most_bytes: int, most_s: float) -> Glance:
+def glance(
+    dataset: str,
+    dataset_path: str | None,
+    *,
+    skip_unreadable: bool,
+    most_bytes: int,
+    most_s: float,
+    text_field: str = "text",
+) -> Glance:
     """Looks at the files of a corpus; TitanError D202 where there are none to look at.
 
     `most_s` ends the reading, not the listing of a folder, which is as long as its files are many.
     """
     files = corpus_files(dataset, dataset_path)
     held_bytes = sum(os.path.getsize(file) for file in files if os.path.exists(file))
+    packed = dataset == "parquet" or any(file.suffix.lower() in COMPRESSED for file in files)
     until_s = time.monotonic() + most_s
     meter, found, late = Meter(most_bytes), 0, False
     unreadable: list[Unreadable] = []
-    for record in file_documents(dataset, files, meter):
+    records = file_documents(dataset, files, meter, text_field=text_field)
+    for record in records:
         if isinstance(record, Unreadable):
             unreadable.append(record)
         else:
             found += bool(record)
         if time.monotonic() > until_s:
-            late = meter.read_bytes < held_bytes
+            late = next(records, None) is not None
             break
-    whole = not late and (meter.left > 0 or meter.read_bytes >= held_bytes)
+    whole = not late and (meter.left > 0 or (not packed and meter.read_bytes >= held_bytes))
     refusals: list[Finding] = []
     if whole and not found and (skip_unreadable or _is_of_another_kind(unreadable)):
         first = unreadable[0] if unreadable else None
@@ -66,6 +79,7 @@ def glance(dataset: str, dataset_path: str | None, *, skip_unreadable: bool, mos
         read_bytes=meter.read_bytes,
         held_bytes=held_bytes,
         whole=whole,
+        packed=packed,
         refusals=tuple(refusals),
     )
 

@@ -1,7 +1,7 @@
 """Large corpora of a run are prepared once, and then mapped; small ones every rank tokenises in memory.
 
 Knows which is which, and the folder that the tokens of a corpus have among those of all runs. Does not know how they
-are made (prepare.py), nor who makes them while others wait (engine/preparing.py, titancli/corpus.py).
+are made (prepare.py), nor who makes them while others wait (engine/preparing.py, titancli/whole_corpus.py).
 """
 
 from __future__ import annotations

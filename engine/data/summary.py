@@ -36,6 +36,19 @@ class CorpusSummary:
     share_asked: float
     share: float
 
+    @property
+    def text(self) -> str:
+        """One line for people, of one corpus of several."""
+        parts = [
+            f"{self.dataset} {self.path}: {count(self.documents, 'document')}",
+            count(self.tokens, "token"),
+            f"{count(self.samples_per_epoch, 'sequence')} an epoch",
+            f"{100 * self.share:.4g} % of what is read",
+            f"{self.epochs_needed:,.2f} epochs",
+            *_left_out(self),
+        ]
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
@@ -121,13 +134,34 @@ class Summary:
         else:
             each = (f"{100 * c.share:.4g} % {c.path} ({c.epochs_needed:,.2f} epochs)" for c in self.corpora)
             parts.append(f"to read {', '.join(each)}")
-        if self.bad_lines:
-            parts.append(f"{count(self.bad_lines, 'bad line')} left out")
-        if self.bad_files:
-            parts.append(f"{count(self.bad_files, 'unreadable file')} left out")
+        parts += _left_out(self)
         if self.steps_available is not None:
             parts.append(f"data for {min(self.steps, self.steps_available):,} of {count(self.steps, 'step')}")
         return ", ".join(parts)
+
+
+def validation_batches(config: Config, index: GlobalIndex) -> int:
+    """Global batches of one validation, the last one filled up where the corpus ends in it."""
+    whole = -(-index.numbers // index.global_batch)
+    return whole if config.validation.steps == -1 else min(whole, config.validation.steps)
+
+
+def validation_text(summary: Summary, index: GlobalIndex, config: Config) -> str:
+    """One line for people about a corpus that is validated on."""
+    batches = validation_batches(config, index)
+    parts = [
+        f"{summary.dataset}: {count(summary.documents, 'document')}",
+        f"{count(summary.tokens, 'token')} ({summary.tokenizer})",
+        count(index.numbers, "sequence"),
+        *_left_out(summary),
+        f"{batches:,} batch{'' if batches == 1 else 'es'} every {count(config.validation.freq, 'step')}",
+    ]
+    return ", ".join(parts)
+
+
+def _left_out(found: CorpusSummary | Summary) -> list[str]:
+    bad = [(found.bad_lines, "bad line"), (found.bad_files, "unreadable file")]
+    return [f"{count(number, thing)} left out" for number, thing in bad if number]
 
 
 def count(number: int, thing: str) -> str:

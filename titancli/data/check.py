@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def check(path: str | None, preset: str | None, flags: Sequence[Flag], *, sample: int, as_json: bool) -> int:
     """Reads all data of a config and says what is in it; returns the exit code. TitanError where a run is refused."""
     from engine.rules import check as judge
-    from titancli.corpus import read_corpus
+    from titancli.whole_corpus import read_corpus
 
     loaded = load_config("data check", path, preset, flags)
     checked = judge(loaded)

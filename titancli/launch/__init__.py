@@ -154,10 +154,10 @@ def _say_nothing_started(checked: Report) -> None:
 
 
 def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options, meeting: Meeting | None) -> int:
-    from titancli.corpus import read_corpus
     from titancli.launch.local import Here, as_it_was, launch_here, look_at_checkpoints, say_complete
     from titancli.launch.meeting_place import look_at_place
     from titancli.launch.run_folder import choose
+    from titancli.whole_corpus import read_corpus
 
     if meeting is not None:
         look_at_place(meeting, starts=not options.dry_run)
@@ -183,8 +183,8 @@ def _start(loaded: Loaded, plan: Plan, machine: Machine, options: Options, meeti
 
 def _with_others(here: Here, meeting: Meeting) -> int:
     """As one of several machines."""
-    from titancli.corpus import read_corpus
     from titancli.launch.local import launch_with_others
+    from titancli.whole_corpus import read_corpus
 
     planned = here.plan
     if not meeting.is_head:
@@ -202,8 +202,8 @@ def _with_others(here: Here, meeting: Meeting) -> int:
 
 def _looked_at(here: Here) -> Here:
     """Machine 0's launch once its run folder, its checkpoints and its data are found well."""
-    from titancli.corpus import read_corpus
     from titancli.launch.local import as_it_was, look_at_checkpoints
+    from titancli.whole_corpus import read_corpus
 
     place = here.place()
     if isinstance(place, Path):

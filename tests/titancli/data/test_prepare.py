@@ -13,9 +13,9 @@ import pytest
 from engine.data import large
 from engine.errors import EXIT_INTERRUPTED, EXIT_OK, TitanError
 from engine.rules import check
-from titancli.corpus import read_corpus
 from titancli.data.prepare import prepare
 from titancli.validate import load_config
+from titancli.whole_corpus import read_corpus
 
 RUN = """\
 [cluster]
