@@ -25,7 +25,7 @@ def _step_bytes(f: Facts) -> int:
     """What one step of all ranks of a node takes: tokens, labels and, with masks, positions in int64."""
     arrays = 3 if f.config.data.document_mask else 2
     batch = max(1, f.config.training.global_batch_size // f.known_mesh.data_ranks, f.local_batch)
-    return 8 * arrays * batch * f.config.training.seq_len * f.config.cluster.gpus_per_node
+    return 8 * arrays * batch * f.config.training.seq_len * f.known_cluster.gpus_per_node
 
 
 def _fitting(f: Facts) -> int:
