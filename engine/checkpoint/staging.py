@@ -29,11 +29,6 @@ class Staging:
         self._copied = torch.cuda.Event() if self._pinned else None  # type: ignore[no-untyped-call]
         self._copies: dict[str, Tensor] = {}
 
-    @property
-    def held_bytes(self) -> int:
-        """Host memory that the copies take."""
-        return sum(_local(copy).nbytes for copy in self._copies.values())
-
     @torch.no_grad()
     def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors as they are now, on the CPU, of equal placements; whole once `wait` is over.

@@ -87,6 +87,24 @@ def test_a_rank_that_sleeps_for_ever_is_named_with_its_line_and_all_end(ranks: R
 
 
 @pytest.mark.world
+def test_a_rank_whose_checkpoint_hangs_beside_training_is_named_with_its_line(ranks: Ranks, tmp_path: Path) -> None:
+    processes = ranks(
+        {"do": "sleep", "rank": 1, "at": "write", "step": 0},
+        checkpoint__enable=True,
+        checkpoint__interval=5,
+        checkpoint__async_mode="async",
+        comm__save_timeout_seconds=STUCK_AFTER_S,
+        comm__train_timeout_seconds=100,
+    )
+    assert [process.wait(timeout=90) for process in processes] == [1, 1]
+    first = ended(tmp_path, 0)["first_failure"]
+    assert (first, first["rank"], first["type"]) == (ended(tmp_path, 1)["first_failure"], 1, "StuckRank")
+    head = first["message"].splitlines()[0]
+    assert f"(comm.save_timeout_seconds = {STUCK_AFTER_S}) in step 5, saving a checkpoint, at " in head
+    assert head.endswith("in strike: time.sleep(3600)")
+
+
+@pytest.mark.world
 def test_a_rank_that_is_frozen_is_named_as_lost(ranks: Ranks, tmp_path: Path) -> None:
     watcher, _ = ranks({"do": "stop", "rank": 1, "at": "backward", "step": 40})
     assert watcher.wait(timeout=90) == 1
@@ -148,6 +166,37 @@ def test_a_process_alone_judges_itself() -> None:
     assert (done.returncode, done.stdout) == (1, "StuckRank 0\n")
     assert "rank 0 on host" in done.stderr
     assert "in step 3, reading data, at <string>:7 in <module>" in done.stderr
+
+
+BESIDE = """import threading
+    def stuck():
+        with pulse.beside("save", 2, 0.3, "another"):
+            time.sleep(60)
+    threading.Thread(target=stuck, daemon=True).start()
+    while True:
+        pulse.at("data", 3)
+        time.sleep(0.01)
+"""
+
+
+def test_a_thread_beside_one_that_goes_on_is_watched_too() -> None:
+    code = ALONE.format(rest=BESIDE)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (1, "StuckRank 0\n")
+    assert "(another) in step 2, saving a checkpoint, at <string>:10 in stuck" in done.stderr
+
+
+def test_work_beside_training_that_ended_in_time_is_forgotten() -> None:
+    pulse = Pulse(deadline_s=0.3, limit="a limit")
+    verdicts: list[FirstFailure] = []
+    with pulse.beating(verdicts.append):
+        with pulse.beside("save", 2, 0.3, "another"):
+            time.sleep(0.1)
+        assert pulse.place_beside is None
+        for _ in range(60):
+            pulse.at("data", 3)
+            time.sleep(0.01)
+    assert verdicts == []
 
 
 def test_what_goes_on_is_left_alone_and_no_thread_remains() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from synthetic import tiny
 from torch.distributed.tensor import DTensor
 
 import engine.checkpoint.store
+import engine.saving
 import engine.training
 from engine.build import Built
 from engine.checkpoint.committed import checkpoints_in
@@ -25,6 +28,7 @@ from engine.checkpoint.store import SaveFailed
 from engine.events import event_file, read_new
 from engine.planner.plan import plan
 from engine.planner.saved import saved
+from engine.status import NonFiniteStep
 
 SAVING = {"training__steps": 7, "checkpoint__interval": 2}
 
@@ -128,6 +132,92 @@ def test_only_the_newest_are_kept_beside_training(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["step-7"]
 
 
+def slowed(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Every checkpoint takes so much longer to write."""
+    before = engine.saving.save
+
+    def saving(*given: Any, **named: Any) -> Any:
+        time.sleep(seconds)
+        return before(*given, **named)
+
+    monkeypatch.setattr(engine.saving, "save", saving)
+
+
+def test_a_save_waits_for_the_one_before_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write, made, waits = engine.saving.save, engine.saving.Background.made, threading.Event()
+
+    def writing(*given: Any, **named: Any) -> Any:
+        began_s = time.monotonic()
+        waits.wait(60)
+        # Longer than the step that went by meanwhile, however slow this machine is.
+        time.sleep(0.2 + 2 * (time.monotonic() - began_s))
+        return write(*given, **named)
+
+    def waited_for(self: Any) -> Any:
+        waits.set()
+        return made(self)
+
+    monkeypatch.setattr(engine.saving, "save", writing)
+    monkeypatch.setattr(engine.saving.Background, "made", waited_for)
+    train(SAVING | {"training__steps": 4, "checkpoint__async_mode": "async"}, str(tmp_path))
+    assert checkpoints_in(tmp_path / "checkpoints").committed == (2, 4)
+    (warning,) = (event["message"] for event in told(tmp_path, "warning") if "waited" in event["message"])
+    assert warning.startswith("the checkpoint of step 4 waited ")
+    assert "s until that of step 2 was written: set checkpoint.interval higher" in warning
+
+
+def broken_in(step: int, monkeypatch: pytest.MonkeyPatch, *, by: str) -> None:
+    """A run of one process goes wrong in a step: its gradient is `nan`, or it raises."""
+    before, calls = engine.training.forward_backward, iter(range(1, 100))
+
+    def breaking(built: Built, batches: Any, denominator: torch.Tensor) -> torch.Tensor:
+        loss = before(built, batches, denominator)
+        if next(calls) == step:
+            if by != "nan":
+                raise ValueError(by)
+            gradient = built.weights["norm.weight"].grad
+            assert gradient is not None
+            gradient.fill_(float("nan"))
+        return loss
+
+    monkeypatch.setattr(engine.training, "forward_backward", breaking)
+
+
+BESIDE = {"checkpoint__interval": 1, "checkpoint__async_mode": "async"}
+
+
+def test_what_is_in_flight_when_a_run_fails_is_committed_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slowed(monkeypatch, 0.3)
+    broken_in(3, monkeypatch, by="nan")
+    with pytest.raises(NonFiniteStep):
+        train(SAVING | BESIDE, str(tmp_path))
+    found = checkpoints_in(tmp_path / "checkpoints")
+    assert (found.committed, found.unfinished) == ((1, 2), ())
+    assert [event["step"] for event in told(tmp_path, "checkpoint") if event["state"] == "committed"] == [1, 2]
+
+
+def test_a_run_that_fails_alone_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    may_end = threading.Event()
+    monkeypatch.setattr(engine.saving, "save", lambda *_given, **_named: may_end.wait(60))
+    broken_in(2, monkeypatch, by="boom-17")
+    with pytest.raises(ValueError, match="boom-17"):
+        train(SAVING | BESIDE | {"comm__train_timeout_seconds": 1}, str(tmp_path))
+    may_end.set()
+    (failed,) = (event for event in told(tmp_path, "checkpoint") if event["state"] == "failed")
+    assert (failed["step"], failed["message"]) == (1, "the run failed, and 0.5 s later it was not written")
+
+
+def test_whatever_goes_wrong_beside_training_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def breaking(*_given: Any, **_named: Any) -> Any:
+        raise RuntimeError("boom-17")
+
+    monkeypatch.setattr(engine.saving, "save", breaking)
+    with pytest.raises(RuntimeError, match="boom-17"):
+        train(SAVING | BESIDE | {"checkpoint__interval": 2}, str(tmp_path))
+
+
 def plant(arguments: dict[str, Any], folder: str) -> str:
     """The gradient of one weight is NaN on rank 1 at step 3; what is said."""
     before, calls = engine.training.forward_backward, 0
@@ -153,13 +243,14 @@ def plant(arguments: dict[str, Any], folder: str) -> str:
 
 
 @pytest.mark.world
-@pytest.mark.parametrize("log_freq", [1, 100])
-def test_c26_nothing_that_is_not_finite_is_saved(log_freq: int, gloo: GlooPool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("log_freq", "mode"), [(1, "disabled"), (100, "disabled"), (100, "async_with_pinned_mem")])
+def test_c26_nothing_that_is_not_finite_is_saved(log_freq: int, mode: str, gloo: GlooPool, tmp_path: Path) -> None:
     arguments = {
         "processes": 2,
         "parallelism__data_parallel_shard_degree": 2,
         "metrics__log_freq": log_freq,
         "checkpoint__interval": 1,
+        "checkpoint__async_mode": mode,
     }
     for message in gloo.run(2, plant, arguments=arguments, folder=str(tmp_path)):
         assert message.startswith("step 3: the gradient of norm.weight is not finite on rank 1")

@@ -1,11 +1,13 @@
 """A fault that waits inside a worker: Python runs this file at its start where its folder is on PYTHONPATH.
 
 Knows the variable FAULT (JSON, a list of faults) and the public places at which one can strike: an event that is
-written, a batch that is asked for, gradients that are computed. Changes nothing in processes that are no rank.
+written, a batch that is asked for, gradients that are computed, bytes of a checkpoint that are written. Changes nothing
+in processes that are no rank.
 
 A fault: `do` (raise, kill, terminate, stop, sleep, nan, no_data, no_memory, pace), `rank` (null: all),
-`at` (`start`, `batches`, `backward`, or a table of fields of an event after which it strikes), `step` (null: every one;
-for `batches` and `backward`), `once` (a file: whoever makes it strikes, and nobody again), `seconds` (of `pace`).
+`at` (`start`, `batches`, `backward`, `write`, or a table of fields of an event after which it strikes), `step` (null:
+every one; for `batches` and `backward`; of `write` the number of writes before), `once` (a file: whoever makes it
+strikes, and nobody again), `seconds` (of `pace`).
 """
 
 from __future__ import annotations
@@ -29,11 +31,15 @@ _SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.
 
 
 class Planted:
-    """The faults of this rank; `steps` tells of which step the batches are that were given, by their identity."""
+    """The faults of this rank; `steps` tells of which step the batches are that were given, by their identity.
+
+    `writes` counts those into files of checkpoints.
+    """
 
     def __init__(self, faults: Sequence[dict[str, Any]]) -> None:
         self.faults = faults
         self.steps: dict[int, int] = {}
+        self.writes = 0
 
     def at(self, place: str, step: int | None = None) -> list[dict[str, Any]]:
         """The faults that strike at a place in a step."""
@@ -121,8 +127,21 @@ def _in_step(module: ModuleType, planted: Planted) -> None:
     module.forward_backward = struck
 
 
+def _in_store(module: ModuleType, planted: Planted) -> None:
+    write = module._Stream.write
+
+    def struck(self: Any, data: Any) -> Any:
+        for fault in planted.at("write", planted.writes):
+            strike(fault)
+        planted.writes += 1
+        return write(self, data)
+
+    module._Stream.write = struck
+
+
 PLACES: dict[str, Callable[[ModuleType, Planted], None]] = {
     "engine.events": _in_events,
+    "engine.checkpoint.store": _in_store,
     "engine.data.loader": _in_loader,
     "engine.step": _in_step,
 }
