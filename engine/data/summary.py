@@ -56,7 +56,8 @@ class Summary:
 
     `epochs_needed`: passes that training.steps take over the corpus that is read most often. `vocab_used`: the
     tokenizer's largest id + 1. `steps_available`: the last step with data; None where the data repeats. `steps`: those
-    of training.steps. `crc32` of the token streams: equal on all ranks, or they do not read the same.
+    of training.steps. `crc32` of the token streams: equal on all ranks, or they do not read the same. `mixture_seed`:
+    of the order in which several corpora take turns.
     """
 
     dataset: str
@@ -65,6 +66,7 @@ class Summary:
     vocab_used: int
     steps: int
     steps_available: int | None
+    mixture_seed: int = 0
 
     @property
     def documents(self) -> int:
@@ -111,7 +113,9 @@ class Summary:
             "crc32": self.crc32,
         }
         if len(self.corpora) > 1:
-            values["mixture"] = [[corpus.crc32, corpus.share] for corpus in self.corpora]
+            # Not by their paths: the same text elsewhere has the same samples.
+            parts = (f"{100 * corpus.share:.6g} % crc {corpus.crc32:08x}" for corpus in self.corpora)
+            values["mixture"] = f"{' + '.join(parts)} by seed {self.mixture_seed}"
         return values
 
     def to_json(self) -> dict[str, Any]:
@@ -202,6 +206,7 @@ def summary_of(
         vocab_used=tokenizer.vocab_used,
         steps=steps,
         steps_available=index.last_step,
+        mixture_seed=index.mixture.seed,
     )
 
 

@@ -190,7 +190,7 @@ def _start(task: Task, handles: list[int]) -> subprocess.Popen[bytes]:
     # A worker finds titan where this process has, and takes no core from the others for numpy.
     found = [str(Path(engine.__path__[0]).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     worker = subprocess.Popen(
-        [sys.executable, "-m", "engine.data.worker", str(os.getpid())],
+        [sys.executable, "-P", "-m", "engine.data.worker", str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=handles,

@@ -359,7 +359,20 @@ def test_a_mixture_that_does_not_repeat_ends_with_the_corpus_that_ends_first(loa
     assert loader.batches(loader.steps_available + 1) is None
 
 
-def test_another_mixture_is_another_identity(loader_of, mixed):
+def test_other_weights_orders_and_seeds_of_a_mixture_are_another_identity(loader_of, mixed):
     digits, letters = mixed["data.mixture"]
-    other = mixed | {"data.mixture": {digits: 1.0, letters: 1.0}}
-    assert loader_of(mixed).summary.identity != loader_of(other).summary.identity
+    weights = mixed | {"data.mixture": {digits: 1.0, letters: 1.0}}
+    order = mixed | {"data.mixture": {letters: 1.0, digits: 3.0}}
+    seed = mixed | {"debug.seed": 1}
+    plain = {"data.shuffle": False}
+    found = [loader_of(keys | plain).summary.identity["mixture"] for keys in (mixed, weights, order, seed)]
+    assert len({*found}) == 4
+    assert found[0].startswith("75 % crc ")
+
+
+def test_the_same_text_at_another_path_is_the_same_identity(loader_of, mixed, json_lines):
+    digits, letters = mixed["data.mixture"]
+    moved = json_lines("".join(str(place % 10) for place in range(400)), name="moved.jsonl")
+    other = mixed | {"data.mixture": {moved: 3.0, letters: 1.0}}
+    assert digits != moved
+    assert loader_of(mixed).summary.identity == loader_of(other).summary.identity

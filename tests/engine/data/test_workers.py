@@ -71,6 +71,21 @@ def test_a_worker_that_was_killed_is_told_and_not_waited_for(loader):
             [source.batches(step) for step in range(2, 9)]
 
 
+def test_a_ctrl_c_that_reaches_a_worker_is_for_the_training_process(loader):
+    with ahead(loader, workers=1, prefetch=1) as source:
+        source.batches(1)
+        (worker,) = source._maker._workers
+        os.kill(worker.pid, signal.SIGINT)
+        assert all(same(source.batches(step), loader.batches(step)) for step in range(2, 9))
+
+
+def test_a_mixture_is_read_alike_by_workers(loader_of, json_lines):
+    paths = {json_lines(name * 90, name=f"{name}.jsonl"): weight for name, weight in (("a", 1.0), ("b", 2.0))}
+    mixed = loader_of(KEYS | {"training.dataset": "jsonl", "data.mixture": paths, "data.document_mask": True})
+    with ahead(mixed, workers=2) as source:
+        assert all(same(source.batches(step), mixed.batches(step)) for step in range(1, 9))
+
+
 def test_what_a_worker_cannot_read_is_raised_with_its_step_and_its_own_words(loader):
     index = loader.index
     object.__setattr__(index, "sizes", (0,))

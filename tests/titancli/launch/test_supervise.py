@@ -46,6 +46,12 @@ def of_run(run: Path) -> list[psutil.Process]:
     return found
 
 
+def data_workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The processes that read ahead for the ranks of a launch."""
+    below = psutil.Process(process.pid).children(recursive=True)
+    return [each for each in below if "engine.data.worker" in each.cmdline()]
+
+
 def has_stepped(run: Path) -> bool:
     return Follower(run).read().step is not None
 
@@ -111,19 +117,24 @@ def test_c44_variables_of_an_outer_launcher_are_said_to_be_left_out(finished_run
 def test_c42_signal_ends_all_processes_with_its_code(
     started: Started, tmp_path: Path, number: signal.Signals, code: int, word: str
 ) -> None:
-    process = started()
+    process = started("--data.num_workers", "1")
+    readers = data_workers(process)
     process.send_signal(number)
     out, err = process.communicate(timeout=40)
-    assert (process.returncode, err) == (code, "")
+    assert (process.returncode, err, len(readers)) == (code, "", 2)
     assert f"\n{word}: " in out
     assert of_run(tmp_path / "runs" / "x") == []
+    assert not any(reader.is_running() for reader in readers)
 
 
-def test_c42_killed_launcher_leaves_no_worker(started: Started, tmp_path: Path) -> None:
-    process = started()
+def test_c42_killed_launcher_leaves_no_worker_and_no_data_worker(started: Started, tmp_path: Path) -> None:
+    process = started("--data.num_workers", "1")
     assert len(of_run(tmp_path / "runs" / "x")) == 3
+    readers = data_workers(process)
+    assert len(readers) == 2
     process.kill()
     wait_until(lambda: of_run(tmp_path / "runs" / "x") == [], seconds=10)
+    wait_until(lambda: not any(reader.is_running() for reader in readers), seconds=10)
 
 
 def test_c41_killed_torchrun_is_named_and_nothing_is_left(started: Started, tmp_path: Path) -> None:
