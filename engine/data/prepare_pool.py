@@ -20,6 +20,12 @@ from pathlib import Path
 from engine.data.prepare_task import Answer, Progress, Task, Work, answer
 
 _TICK_S = 1.0
+_ENVIRONMENT = {
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+    # The library `datasets` would import torch.
+    "USE_TORCH": "0",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +82,7 @@ class _Worker:
         with theirs:
             self._process = subprocess.Popen(
                 (sys.executable, "-P", "-m", "engine.data.prepare_worker", str(theirs.fileno()), str(os.getpid())),
-                env=os.environ | {"PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"},
+                env=os.environ | _ENVIRONMENT | {"PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )

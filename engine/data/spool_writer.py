@@ -37,7 +37,8 @@ class SpoolWriter:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "engine.data.spooling", str(os.getpid())],
             stdin=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(found), "OMP_NUM_THREADS": "1"},
+            # USE_TORCH: the library `datasets` would import it.
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(found), "OMP_NUM_THREADS": "1", "USE_TORCH": "0"},
         )
         self._wanted = 0
         self._send(pickle.dumps(spooling))
