@@ -72,12 +72,13 @@ def verify(
     dump_folder: DumpFolder = "runs",
     step: _Step = None,
     values: Annotated[bool, typer.Option("--values", help="Read every tensor too, not names and sizes alone.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every committed step, not the newest alone.")] = False,
     json: Json = False,
 ) -> int:
     """Prove that checkpoints are whole: files, sizes, contents."""
     from titancli.checkpoint.verify import verify
 
-    return verify(run, dump_folder=dump_folder, step=step, values=values, as_json=json)
+    return verify(run, dump_folder=dump_folder, step=step, every=every, values=values, as_json=json)
 
 
 @checkpoint.command(cls=Command)

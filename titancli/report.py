@@ -20,6 +20,7 @@ from engine.errors import Finding
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from engine.planner.mesh import Mesh
     from engine.planner.plan import Plan
 
 _MOST_CHARACTERS = 1000
@@ -138,15 +139,19 @@ def lose(stream: TextIO) -> None:
 
 def layout(plan: Plan) -> str:
     """The mesh in short: its axes of more than one rank, as in `FSDP 8 x TP 8 x PP 8`; `one rank` without any."""
-    mesh = plan.mesh
-    axes = (
+    return axes(plan.mesh)
+
+
+def axes(mesh: Mesh) -> str:
+    """The axes of more than one rank, as `layout` has them."""
+    degrees = (
         ("replicate", mesh.dp_replicate),
         ("FSDP", mesh.dp_shard),
         ("CP", mesh.cp),
         ("TP", mesh.tp),
         ("PP", mesh.pp),
     )
-    return " x ".join(f"{name} {degree}" for name, degree in axes if degree > 1) or "one rank"
+    return " x ".join(f"{name} {degree}" for name, degree in degrees if degree > 1) or "one rank"
 
 
 def wrapped_layout(plan: Plan, width: int) -> list[str]:

@@ -36,6 +36,7 @@ FILES = "files"
 _MOST_OFFERED = 5
 _STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)
 _ASIDE = ".aside-"
+_PUT_ASIDE = re.compile(_STEP.pattern + re.escape(_ASIDE) + "([1-9][0-9]{0,3})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +262,12 @@ def put_aside(folder: Path, *, after: int) -> tuple[str, ...]:
     """
     later = (step for step in checkpoints_in(folder).committed if step > after)
     return tuple(keep_aside(folder / step_folder(step)) for step in later)
+
+
+def aside_in(folder: Path) -> tuple[str, ...]:
+    """Names under which checkpoints of a folder were put aside, by step; OSError where it cannot be listed."""
+    matches = (_PUT_ASIDE.fullmatch(name) for name in places.names_in(folder))
+    return tuple(match[0] for match in sorted(filter(None, matches), key=lambda match: (int(match[1]), int(match[2]))))
 
 
 def keep_aside(checkpoint: Path) -> str:

@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 from engine.errors import Finding, TitanError
 from engine.extras import client_of
@@ -124,6 +124,16 @@ def read_all(paths: Sequence[Path]) -> list[bytes | OSError]:
     # A lone path is answered without a table.
     table = found if isinstance(found, dict) else {_at(paths[0]): found}
     return [_bytes_or_why(path, table[_at(path)]) for path in paths]
+
+
+def read_pieces(path: Path, pieces: Sequence[tuple[int, int]]) -> list[bytes]:
+    """Bytes [begin, end) of a file, for each piece; of a remote one all are asked for at once. OSError as `read`."""
+    if not is_remote(path):
+        with path.open("rb") as file:
+            return [_piece(file, begin, end) for begin, end in pieces]
+    with reached(path):
+        begins, ends = [begin for begin, _ in pieces], [end for _, end in pieces]
+        return cast(list[bytes], _fs(path).cat_ranges([_at(path)] * len(pieces), begins, ends, on_error="raise"))
 
 
 def exists(path: Path) -> bool:
@@ -247,6 +257,11 @@ def _at(path: Path) -> str:
 
 def _name(at: str) -> str:
     return at.rstrip("/").rpartition("/")[2]
+
+
+def _piece(file: BinaryIO, begin: int, end: int) -> bytes:
+    file.seek(begin)
+    return file.read(end - begin)
 
 
 def _read_or_why(path: Path) -> bytes | OSError:

@@ -23,10 +23,17 @@ def goes_on_after(run: Path) -> int | None:
     """
     if not saves(run):
         return None
-    table = _table(run, "checkpoint")
-    # The one that was asked for is settled once it is loaded.
-    asked_for = -1 if _LOAD_STEP in read_settled(run) else int(table.get("load_step", -1))
-    return whole_step_to_load(checkpoints_in(checkpoints_of_run(run)), asked_for)[0]
+    return whole_step_to_load(checkpoints_in(checkpoints_of_run(run)), asked_for(run))[0]
+
+
+def asked_for(run: Path) -> int:
+    """The step that a run would load: checkpoint.load_step, which is settled once it was loaded; -1 for the newest."""
+    return -1 if _LOAD_STEP in read_settled(run) else int(_table(run, "checkpoint").get("load_step", -1))
+
+
+def keeps(run: Path) -> int:
+    """The number of checkpoints that a run keeps, 0 for all."""
+    return int(_table(run, "checkpoint").get("keep_latest_k", _KEPT))
 
 
 def checkpoints_of_run(run: Path) -> Path:
@@ -56,7 +63,7 @@ def go_on(run: Path) -> str:
     return f"titan launch {config} --resume --name {name}{more}"
 
 
-_FOLDER, _LOAD_STEP = Checkpoint().folder, "checkpoint.load_step"
+_FOLDER, _KEPT, _LOAD_STEP = Checkpoint().folder, Checkpoint().keep_latest_k, "checkpoint.load_step"
 
 
 def _table(run: Path, name: str) -> dict[str, Any]:

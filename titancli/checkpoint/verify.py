@@ -1,0 +1,147 @@
+"""`titan checkpoint verify`: whether checkpoints hold all of what they promise.
+
+Knows how `python -m engine.checkpoint` is started and ended, and how its words are shown. Does not know what is looked
+at (engine/checkpoint/whole), nor which run is meant (found).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from engine.checkpoint import places
+from engine.checkpoint.committed import MANIFEST, step_folder, step_to_load
+from engine.errors import EXIT_OK, EXIT_RUN_FAILED, Finding, TitanError
+from titancli import figures, report
+from titancli.checkpoint.found import Found, find
+from titancli.disk import decimal
+from titancli.launch.processes import tied_to_this
+from titancli.launch.torchrun import foreign
+
+_ENDS_WITHIN_S = 3.0
+_MOST_SHOWN = 12
+Examined: TypeAlias = dict[str, Any]
+"""A checkpoint that was looked at: files, tensors, pieces, read_bytes, seconds, and faults (file, tensor, why)."""
+
+
+def verify(
+    name: str | None, *, dump_folder: str, step: int | None, values: bool, as_json: bool, every: bool = False
+) -> int:
+    """Reopens the newest checkpoint, that of `step`, or `every` one that is committed; 0 where all are whole, else 1.
+
+    TitanError as `find`, and U198 where there is nothing to look at.
+    """
+    found = find(name, dump_folder)
+    paths = [found.folder / each for each in _asked_for(found, step, every=every)]
+    rows: list[Examined] = []
+    for path, examined in zip(paths, _examined(paths, values=values), strict=True):
+        rows.append({"name": path.name, "path": str(path), "whole": not examined["faults"]} | examined)
+        if not as_json:
+            _say(rows[-1], values=values)
+    whole = all(row["whole"] for row in rows)
+    if as_json:
+        told = {"folder": str(found.folder), "whole": whole, "values": values, "checkpoints": rows}
+        sys.stdout.write(json.dumps(told) + "\n")
+    return EXIT_OK if whole else EXIT_RUN_FAILED
+
+
+def _asked_for(found: Found, step: int | None, *, every: bool) -> list[str]:
+    """Names of the checkpoints that are looked at."""
+    if step is not None:
+        try:
+            step_to_load(found.own, step)
+        except TitanError as mistake:
+            fix = "leave --step out for the newest, or see all with titan checkpoint ls"
+            raise TitanError(*(_of_step(finding.message, step, fix) for finding in mistake.findings)) from mistake
+        return [step_folder(step)]
+    if found.only is not None:
+        return [found.only]
+    if found.own.newest is None:
+        message = f"{found.folder} has no checkpoint that was saved to its end"
+        raise TitanError(report.error("U198", message, "name a run that has one; titan checkpoint ls shows them"))
+    return [step_folder(each) for each in (found.own.committed if every else found.own.committed[-1:])]
+
+
+def _of_step(message: str, step: int, fix: str) -> Finding:
+    return report.error("U198", message.replace(f"load_step = {step}", f"--step {step}"), fix)
+
+
+def _examined(paths: Sequence[Path], *, values: bool) -> Iterator[Examined]:
+    """What the process with torch finds in each checkpoint, one after another; it never outlives this."""
+    removed = foreign(os.environ)
+    environ = {name: value for name, value in os.environ.items() if name not in removed}
+    process = subprocess.Popen(
+        tied_to_this((sys.executable, "-m", "engine.checkpoint")),
+        env=environ | {"PYTHONSAFEPATH": "1", "CUDA_VISIBLE_DEVICES": ""},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    )
+    assert process.stdin is not None, "a pipe was asked for"
+    assert process.stdout is not None, "a pipe was asked for"
+    err: list[str] = []
+    # Read beside: a pipe that is full would stop the process.
+    reader = threading.Thread(target=lambda: err.extend(process.stderr or ()), daemon=True)
+    reader.start()
+    try:
+        named = [os.path.abspath(path) if not places.is_remote(path) else str(path) for path in paths]
+        with process.stdin as stdin:
+            stdin.write(json.dumps({"paths": named, "values": values}))
+        for _ in paths:
+            line = process.stdout.readline()
+            if not line.endswith("\n"):
+                process.wait()
+                reader.join(_ENDS_WITHIN_S)
+                raise TitanError(_death(process.returncode, err))
+            yield json.loads(line)
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends the process if it lives."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _death(code: int, err: Sequence[str]) -> Finding:
+    last = next((line for line in reversed(err) if line.strip()), "").strip()
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+    message = f"the process that examines checkpoints {how}" + (f": {last}" if last else "")
+    return report.error("R198", message, "run it again with more free memory; without --values it needs little")
+
+
+# ---- for people ---------------------------------------------------------------------------------
+
+
+def _say(row: Examined, *, values: bool) -> None:
+    width, faults = report.width_of(sys.stdout), row["faults"]
+    looked = f"{figures.many(row['files'], 'file')}, {row['tensors']:,} tensors in {row['pieces']:,} pieces"
+    looked += f", {decimal(row['read_bytes'])} of values read" if values else ", values not read"
+    verdict = "whole" if row["whole"] else f"damaged, {figures.many(len(faults), 'fault')}"
+    text = f"{row['path']}: {verdict} ({looked}; {figures.duration(row['seconds'])})"
+    for line in report.wrapped(text, width, indent=2):
+        report.say(line, tint="good" if row["whole"] else "bad")
+    for fault in faults[:_MOST_SHOWN]:
+        of = f", {fault['tensor']}" if fault["tensor"] else ""
+        for line in report.wrapped(f"  {fault['file']}{of}: {fault['why']}", width, indent=4):
+            report.say(line)
+    if len(faults) > _MOST_SHOWN:
+        report.say(f"  and {len(faults) - _MOST_SHOWN:,} more: --json has them all")
+    if any(fault["file"] == MANIFEST for fault in faults):
+        report.say("  without its manifest nothing else of it was looked at")
