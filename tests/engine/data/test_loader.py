@@ -155,14 +155,17 @@ def test_any_step_can_be_asked_for_at_any_time(loader_of):
     assert np.array_equal(forward, backward[::-1])
 
 
-def test_c31_a_run_goes_on_in_another_layout_where_it_stopped(loader_of, json_lines):
+@pytest.mark.parametrize(("before", "stopped", "after"), [(4, 2, 2), (2, 4, 4), (4, 2, 4)])
+def test_c31_a_run_goes_on_in_another_layout_where_it_stopped(before, stopped, after, loader_of, json_lines):
     path = json_lines("".join(chr(33 + place) for place in range(64)))
     keys = {"training.seq_len": 4, "data.shuffle": False, "training.dataset": "jsonl", "training.dataset_path": path}
-    straight = [loader_of(keys).batches(step)[0].tokens_BS[0] for step in range(1, 13)]
-    stop = loader_of(keys, ranks=4).position(2)
-    assert stop == Position(step=2, samples=8)
-    resumed = [loader_of(keys, ranks=2, data_rank=rank, start=stop).batches(3)[0].tokens_BS[0] for rank in (0, 1)]
-    assert np.array_equal(resumed, straight[8:10])
+    straight = [loader_of(keys).batches(step)[0].tokens_BS[0] for step in range(1, 17)]
+    stop = loader_of(keys, ranks=before).position(stopped)
+    assert stop == Position(step=stopped, samples=8)
+    for step in (stopped + 1, stopped + 2):
+        first = 8 + (step - stopped - 1) * after
+        found = [loader_of(keys, ranks=after, data_rank=r, start=stop).batches(step)[0].tokens_BS for r in range(after)]
+        assert np.array_equal(np.concatenate(found), straight[first : first + after])
 
 
 def test_c37_all_ranks_end_after_the_same_step_and_say_why(loader_of, json_lines):
