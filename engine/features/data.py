@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from engine.facts import Facts
-from engine.features.row import Feature, under, unless
+from engine.features.row import Feature, off, under, unless
+from engine.planner.saved import staged_bytes
 
 
 def _datasets(f: Facts) -> set[str | None]:
@@ -40,10 +41,22 @@ def _is_not_prepared(f: Facts) -> str | None:
     return None if _datasets(f) & {"text", "jsonl", "parquet", "huggingface", "bins"} else "no corpus is prepared"
 
 
+def _copied(f: Facts) -> str:
+    """Where a checkpoint is copied to, and what that takes of the host's memory."""
+    pinned = f.config.checkpoint.async_mode == "async_with_pinned_mem"
+    where = "written from a copy in the host's pinned memory" if pinned else "written from a copy in the host's memory"
+    if not f.has("plan"):
+        return where
+    most_bytes = max(staged_bytes(stage.memory) for stage in f.plan.stages)
+    size = f"{most_bytes / 1e9:,.1f} GB" if most_bytes >= 1e9 else f"{most_bytes / 1e6:,.1f} MB"
+    return f"{where}, {size} of each rank"
+
+
 CHECKPOINT: tuple[Feature, ...] = (
     Feature(key="checkpoint.enable"),
     *under("checkpoint.enable", "folder", "interval", "keep_latest_k", "load_step", built=True),
-    *under("checkpoint.enable", "async_mode", "last_save_in_hf", built=True),
+    Feature(key="checkpoint.async_mode", idle=off("checkpoint.enable"), note=_copied),
+    *under("checkpoint.enable", "last_save_in_hf", built=True),
     *under("checkpoint.last_save_in_hf", "export_dtype", built=True),
     Feature(key="checkpoint.initial_load_path", note=lambda _: "its weights, where the run has no checkpoint yet"),
     Feature(key="checkpoint.initial_load_in_hf", note=lambda _: "each rank reads its share of the safetensors"),

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.config import Config
-from engine.planner.memory import BYTES, OPTIMIZER_STATES
+from engine.planner.memory import BYTES, OPTIMIZER_STATES, Memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,15 @@ class Saved:
     def limit_bytes(self) -> int:
         """What it can come to however long the run is made; with all kept, what it comes to."""
         return (self.kept + 1 if self.kept else self.saves) * self.one_bytes + self.export_bytes
+
+
+def staged_bytes(memory: Memory) -> int:
+    """What a rank of such memory copies into that of its host for a checkpoint that is written beside training.
+
+    Its shares of weights and optimizer states, whichever of its copies writes them; in pinned memory each of them
+    takes the next power of two (torch 2.11 to 2.13), which is left out.
+    """
+    return memory.params_bytes + memory.optimizer_bytes
 
 
 def saved(config: Config, parameters: int) -> Saved:

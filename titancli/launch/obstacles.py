@@ -1,7 +1,8 @@
 """What on this machine would stop or spoil a run that fits it, found before its first process.
 
-Knows what a plan asks of the GPUs that its ranks get. Does not look at the machine (engine.cards, engine.machine), nor
-at which GPUs the config is for (here); what any run needs is judged as titan doctor judges it (fitness).
+Knows what a plan asks of the GPUs that its ranks get, and of the node's own memory. Does not look at the machine
+(engine.cards, engine.machine), nor at which GPUs the config is for (here); what any run needs is judged as titan doctor
+judges it (fitness).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 from engine.cards import Card, Driver, driver
 from engine.errors import Finding
 from engine.machine import Limits, Machine, limits
-from engine.planner.plan import Plan
+from engine.planner.plan import Plan, Stage
+from engine.planner.saved import staged_bytes
 from engine.sources import Loaded
 from titancli import figures, report
 from titancli.fitness import Check, checks, in_words, is_in_use, users_in_words
@@ -54,6 +56,8 @@ def obstacles(loaded: Loaded, plan: Plan, node: Node) -> list[Finding]:
     cards = node.cards_for(plan.world_size // nodes) if plan.gpu != "cpu" else ()
     found = checks(node.machine, replace(node.driver, cards=cards), node.limits, node.about, node.trouble)
     findings = [_finding(check, node.about) for check in found if _matters(check, loaded, plan)]
+    if loaded.config.checkpoint.enable and loaded.config.checkpoint.async_mode != "disabled":
+        findings += _copies(loaded, plan, node)
     return findings + list(_memory(plan, cards, first_rank=node.rank * (plan.world_size // nodes)))
 
 
@@ -77,6 +81,20 @@ def _finding(check: Check, about: dict[str, Any] | None) -> Finding:
     return error if missing or check.state == "wrong" else replace(error, severity="warning")
 
 
+def _copies(loaded: Loaded, plan: Plan, node: Node) -> Iterator[Finding]:
+    """An error where this node's memory does not hold what checkpoints are written from beside training."""
+    count = plan.world_size // loaded.config.cluster.nodes
+    ranks = range(node.rank * count, (node.rank + 1) * count)
+    copied, held = sum(staged_bytes(_stage(plan, rank).memory) for rank in ranks), node.machine.memory_bytes
+    if copied > held:
+        mode = loaded.config.checkpoint.async_mode
+        whose = f"of its {count} ranks" if count > 1 else "of its rank"
+        message = f"with async_mode = {mode} this node keeps copies {whose}, {figures.memory(copied)}, "
+        message += f"and has {figures.memory(held)} of memory"
+        fix = "set it to disabled, or shard the model over more nodes"
+        yield report.error("H809", message, fix, key="checkpoint.async_mode")
+
+
 def _memory(plan: Plan, cards: Sequence[Card], *, first_rank: int) -> Iterator[Finding]:
     """GPUs that other processes are using: an error where what is left does not hold the plan's peak."""
     for rank, card in enumerate(cards, first_rank):
@@ -96,5 +114,10 @@ def _memory(plan: Plan, cards: Sequence[Card], *, first_rank: int) -> Iterator[F
 
 def _peak_bytes(plan: Plan, rank: int) -> int:
     """What the plan says that a rank uses at its fullest moment."""
-    stage = plan.stages[rank // (plan.world_size // plan.mesh.pp)]
-    return stage.memory.peak_bytes or stage.memory.static_bytes
+    memory = _stage(plan, rank).memory
+    return memory.peak_bytes or memory.static_bytes
+
+
+def _stage(plan: Plan, rank: int) -> Stage:
+    """The pipeline rank that a rank is of."""
+    return plan.stages[rank // (plan.world_size // plan.mesh.pp)]

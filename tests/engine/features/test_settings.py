@@ -375,3 +375,15 @@ def test_the_note_of_float8_lists_what_it_skips() -> None:
                                          "model.shape.head_dim": 4}))  # fmt: skip
     [row] = [feature for feature in FEATURES if feature.key == "quantize.dense.float8.enable"]
     assert row.note(facts) == "skips attention.wk (256 x 8), attention.wv (256 x 8): no multiples of 16"
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"), [("async", "the host's memory"), ("async_with_pinned_mem", "the host's pinned memory")]
+)
+def test_the_note_of_saving_beside_training_tells_what_each_rank_copies(
+    mode: str, words: str, setting: Callable[..., Setting | None]
+) -> None:
+    edits = {"checkpoint.enable": True, "checkpoint.async_mode": mode, "model.flavor": "8B"}
+    found = setting(edits, "checkpoint.async_mode")
+    assert found is not None
+    assert found.reason == f"written from a copy in {words}, 12.0 GB of each rank"

@@ -17,7 +17,6 @@ UNBUILT = [feature.key for feature in FEATURES if not feature.built]
 
 # Another value than the default for every key of a feature, and what has to be on for it to have effect.
 OTHER: dict[str, Any] = {
-    "checkpoint.async_mode": "async",
     "checkpoint.last_save_in_hf": True,
     "checkpoint.export_dtype": "bfloat16",
     "checkpoint.initial_load_in_hf": True,

@@ -8,7 +8,8 @@ import pytest
 
 from engine.config import Config
 from engine.keys import with_values
-from engine.planner.saved import Saved, saved
+from engine.planner.plan import plan
+from engine.planner.saved import Saved, saved, staged_bytes
 
 LLAMA_8B = 8_030_261_248
 
@@ -59,3 +60,9 @@ def test_no_more_stand_than_the_run_saves() -> None:
 def test_an_export_at_the_end_adds_the_weights_once(dtype: str, bytes_a_parameter: int) -> None:
     found = of_8b(checkpoint__last_save_in_hf=True, checkpoint__export_dtype=dtype, training__steps=10)
     assert found.peak_bytes == found.one_bytes + bytes_a_parameter * LLAMA_8B
+
+
+def test_the_copies_of_all_ranks_are_one_checkpoint() -> None:
+    edits = {"cluster.gpu": "h200", "cluster.gpus_per_node": 8, "model.flavor": "8B"}
+    resolved = plan(with_values(Config(), edits))
+    assert 8 * staged_bytes(resolved.stages[0].memory) == pytest.approx(12 * LLAMA_8B, rel=1e-3)

@@ -132,3 +132,20 @@ def test_on_a_cpu_gpus_and_their_driver_do_not_matter() -> None:
     busy = node(*gpus(pids={1: FULL}), about=TORCH | {"cuda": None}, limits=replace(ROOMY, shared_memory_bytes=1))
     assert obstacles(*cpu, busy) == []
     assert [each.rule for each in obstacles(*cpu, replace(busy, about=TORCH | {"torch": "2.9.1"}))] == ["H810"]
+
+
+BESIDE = {"checkpoint__enable": "true", "checkpoint__async_mode": "async_with_pinned_mem"}
+
+
+def test_copies_that_a_node_cannot_hold_are_told_before_it_starts() -> None:
+    # 12 bytes for each of 8.03 billion parameters, whatever the 2 GPUs shard of it.
+    small = replace(MACHINE, memory_bytes=64 * GIB)
+    loaded, resolved = config(model__flavor="8B", **BESIDE)
+    (found,) = obstacles(loaded, resolved, node(*gpus(), machine=small))
+    assert (found.rule, found.severity, found.key) == ("H809", "error", "checkpoint.async_mode")
+    assert found.message == (
+        "with async_mode = async_with_pinned_mem this node keeps copies of its 2 ranks, 89.7 GiB, "
+        "and has 64.0 GiB of memory"
+    )
+    assert obstacles(loaded, resolved, node(*gpus())) == []
+    assert obstacles(*config(model__flavor="8B", checkpoint__enable="true"), node(*gpus(), machine=small)) == []
