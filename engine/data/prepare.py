@@ -36,6 +36,7 @@ from engine.data.prepared import (
 from engine.data.prepared_files import joined, refuse_nothing
 from engine.data.records import MOST_BAD_KEPT, Unreadable
 from engine.data.refused import unreadable_findings
+from engine.data.room import no_room, require_room, require_room_for_the_rest
 from engine.data.survey import Survey, source_file
 from engine.errors import Finding, TitanError
 
@@ -131,24 +132,30 @@ class _Preparation:
     def made(self, workers: int) -> PreparedIndex:
         """All parts and then the index."""
         (self._folder / PARTS).mkdir(exist_ok=True)
+        self._clear_partials()
         # First of all: what comes to no end can be known by it too.
         with written(self._folder / SOURCES) as file:
             sources = [asdict(each) for each in self._corpus.files]
             file.write(json.dumps({"path": self._corpus.made_from.path, "files": sources}, indent=0).encode())
-        for place in (self._folder, self._folder / PARTS):
-            for left in place.glob(f".*{PARTIAL}"):
-                left.unlink(missing_ok=True)
         self._done = {n: done for n in range(len(self._corpus.parts)) if (done := self._kept(n)) is not None}
         self._tell()
         tasks = [Task(number=n, part=part) for n, part in enumerate(self._corpus.parts) if n not in self._done]
-        self._require_room()
-        self._work_through(tasks, workers)
+        try:
+            self._work_through(tasks, workers)
+        finally:
+            # What was being written when it was interrupted.
+            self._clear_partials()
         if self._refused:
             raise TitanError(*self._refusals())
         changed = [file.file for file in self._corpus.files if source_file(file.file) != file]
         if changed:
             raise TitanError(_failed(self._corpus.key, f"{changed[0]} was changed while it was read", "call it again"))
         return self._commit()
+
+    def _clear_partials(self) -> None:
+        for place in (self._folder, self._folder / PARTS):
+            for left in place.glob(f".*{PARTIAL}"):
+                left.unlink(missing_ok=True)
 
     def _work_through(self, tasks: list[Task], workers: int) -> None:
         work = Work(
@@ -158,6 +165,8 @@ class _Preparation:
         )
         if not tasks:
             return
+        if not self._done:
+            require_room(self._corpus, self._folder, work.encoder)
         with closing(worked_through(work, tasks, workers=workers)) as told:
             for each in told:
                 if isinstance(each, Progress):
@@ -187,7 +196,8 @@ class _Preparation:
             note = {"fingerprint": self._fingerprints[number], **asdict(answer.done)}
             file.write(json.dumps(note).encode())
         self._done[number] = answer.done
-        self._require_room()
+        going = sum(each.tokens for each in self._going.values())
+        require_room_for_the_rest(self._corpus, self._folder, self._done, tokens_going=going)
 
     def _kept(self, number: int) -> PartDone | None:
         """What an earlier call has made of a part, if it is still whole."""
@@ -232,26 +242,6 @@ class _Preparation:
             )
         )
 
-    def _require_room(self) -> None:
-        """D226 where what is left to be written does not fit the disk, by what the parts so far have taken."""
-        read = sum(self._corpus.parts[n].bytes for n in self._done)
-        shards = [self._shard_bytes(n, done) for n, done in self._done.items()]
-        if not read or not any(shards):
-            return
-        going = sum(each.tokens for each in self._going.values()) * sum(shards) / max(1, self._tokens)
-        left = sum(shards) * (self._corpus.bytes - read) / read - going
-        free_bytes = shutil.disk_usage(self._folder).free
-        if left > free_bytes:
-            raise TitanError(no_room(self._folder, self._corpus.key, needed_bytes=int(left), free_bytes=free_bytes))
-
-    @property
-    def _tokens(self) -> int:
-        return sum(each.tokens for each in self._done.values())
-
-    def _shard_bytes(self, number: int, done: PartDone) -> int:
-        shard = self._corpus.parts[number].shard(number, done, self._corpus.tokenizer.vocab_used)
-        return 8 * done.documents + (0 if os.path.isabs(shard.file) else shard.bytes)
-
     def _refusals(self) -> list[Finding]:
         first = self._refused[min(self._refused)]
         findings = unreadable_findings(first[:MOST_BAD_KEPT])
@@ -263,23 +253,13 @@ class _Preparation:
         return _failed(self._corpus.key, message, "call it again: it goes on where it was; or take fewer --workers")
 
 
-def no_room(folder: Path, key: str, *, needed_bytes: int, free_bytes: int) -> Finding:
-    """D226."""
-    message = (
-        f"the tokens take about {needed_bytes / 1e9:,.2f} GB more, and {folder} has {free_bytes / 1e9:,.2f} GB free"
-    )
-    fix = "make room, or name a folder on a larger disk: data.prepared_folder, or --output of titan data prepare"
-    return Finding(rule="D226", severity="error", key=key, message=message, fix=fix)
-
-
 def _trouble(trouble: OSError, folder: Path, key: str) -> Finding:
     if trouble.errno in (errno.ENOSPC, errno.EDQUOT):
         free_bytes = 0
         with suppress(OSError):
             free_bytes = shutil.disk_usage(folder).free
-        message = f"the disk of {folder} is full ({free_bytes / 1e6:,.0f} MB free); the parts that are whole are kept"
-        fix = "make room and call it again: it goes on where it was; or name a folder on a larger disk"
-        return Finding(rule="D226", severity="error", key=key, message=message, fix=fix)
+        words = f"the disk of {{folder}} is full ({free_bytes / 1e6:,.0f} MB free); the parts that are whole are kept"
+        return no_room(folder, key, words)
     place = f"{trouble.filename}: " if trouble.filename else ""
     return _failed(
         key, f"{place}{(trouble.strerror or str(trouble)).lower()}", f"make {folder} one that can be written"

@@ -17,7 +17,7 @@ import pytest
 
 from engine.config import Config
 from engine.data import prepare as preparing
-from engine.data import prepare_text
+from engine.data import prepare_text, room
 from engine.data.corpus import documents
 from engine.data.folder_lock import alone_with
 from engine.data.prepare import prepare
@@ -122,7 +122,7 @@ def test_a_preparation_that_is_killed_goes_on(corpus, tmp_path):
     prepare(looked_at(corpus), tmp_path / "whole", workers=0)
     script = f"""
 import os, signal
-from engine.data import prepare_text
+from engine.data import prepare_text, room
 prepare_text._SMALLEST_BYTES = 2
 from tests_of_prepare import looked_at
 from engine.data.prepare import prepare
@@ -204,6 +204,9 @@ class Deadly:
     def shard(self, number, done, vocab_used):
         raise AssertionError("nothing is made of it")
 
+    def records(self):
+        return iter(())
+
     def make(self, work, number, tell):
         os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -237,10 +240,13 @@ def test_a_full_disk_is_told_and_what_is_whole_is_kept(corpus, tmp_path, monkeyp
     assert told[0].parts_done == 2
 
 
-def test_a_disk_without_room_is_told_after_the_first_part(corpus, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("free", "notes"), [(190, 0), (250, 1)])
+def test_a_disk_without_room_is_told_before_and_while_it_fills(free, notes, corpus, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(preparing.shutil, "disk_usage", lambda _: usage._replace(free=20))
+    # The first text, two bytes, becomes four ids in 8 bytes and one start in 8: by those 49 take 196, and the rest 376.
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: usage._replace(free=free))
     assert "GB" in refused("D226", looked_at(corpus), tmp_path / "out").message
+    assert len([*(tmp_path / "out/parts").glob("*.json")]) == notes
 
 
 def test_another_that_prepares_the_same_folder_waits(corpus, tmp_path):
