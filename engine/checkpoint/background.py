@@ -1,6 +1,12 @@
 """Work that goes on in a thread while the main thread trains: what became of it, and when.
 
 Knows one piece of work at a time. Does not know what it does (saving.py).
+
+A thread, and no process as torch's async_save offers too (AsyncCheckpointerType.PROCESS): what takes time in writing a
+checkpoint lets go of the interpreter's lock (checksums, writes, syncs), while a process is handed the whole state by a
+pipe. On 2 busy cores, 1.2 GB in 900 tensors, beside a loop of Python: the thread wrote for 3 to 7 s and left that loop
+70 % of its rate; torch's process took 20 to 25 s, first stood in the way for 0.5 to 3.4 s, and left 51 to 75 %. It also
+has a group of ranks, failures and an end of its own, all of which a thread shares.
 """
 
 from __future__ import annotations
