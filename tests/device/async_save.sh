@@ -36,8 +36,8 @@ launch() {
   "$PY" "$here/async_save.py" "$OUT/async_save.json" ./*.jsonl
 }
 
-[[ $ONLY != *waits* ]] || launch waits 20 60 230
+[[ $ONLY != *waits* ]] || launch waits 20 60 200
 # Steps between two checkpoints that are written beside training, so that each is over before the next is due.
 apart=$("$PY" "$here/async_save.py" --steps-apart "$OUT/async_save.json")
-[[ $ONLY != *pinned* ]] || launch pinned "$apart" $((3 * apart)) 180 --checkpoint.async_mode async_with_pinned_mem
+[[ $ONLY != *pinned* ]] || launch pinned "$apart" $((3 * apart)) 210 --checkpoint.async_mode async_with_pinned_mem
 [[ $ONLY != *pageable* ]] || launch pageable "$apart" $((2 * apart)) 150 --checkpoint.async_mode async
