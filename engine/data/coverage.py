@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.data.stream import TokenStream
 
-_AT_ONCE = 1 << 24
+_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +99,14 @@ def taken_of(stream: TokenStream, seq_len: int, *, samples: int) -> Taken:
     return Taken(samples=samples, different_samples=min(samples, size), tokens=samples * seq_len, epochs=epochs)
 
 
-def counted(stream: TokenStream, ids: Sequence[int], *, on_tokens: Callable[[int], None]) -> dict[int, int]:
-    """How often each of `ids` is among all tokens, which are read for it; `on_tokens` is called with how many were."""
+def counted(
+    stream: TokenStream, ids: Sequence[int], *, tokens: int, on_tokens: Callable[[int], None]
+) -> dict[int, int]:
+    """How often each of `ids` is among the first `tokens`, which are read; `on_tokens` is called with how many were."""
     found = dict.fromkeys(ids, 0)
-    for piece in stream.pieces:
-        for begin in range(0, len(piece), _AT_ONCE):
-            some = piece[begin : begin + _AT_ONCE]
-            for id_ in found:
-                found[id_] += int(np.count_nonzero(some == id_))
-            on_tokens(len(some))
+    for begin in range(0, tokens, _AT_ONCE):
+        some = stream.read(begin, min(tokens, begin + _AT_ONCE))
+        for id_ in found:
+            found[id_] += int(np.count_nonzero(some == id_))
+        on_tokens(len(some))
     return found

@@ -56,7 +56,7 @@ def text_of_line(line: bytes, text_field: str) -> tuple[str | None, str]:
     except UnicodeDecodeError:
         return None, "it is not UTF-8"
     except json.JSONDecodeError as error:
-        return None, f"it is not JSON ({error.msg.lower()} at column {error.colno})"
+        return None, f"it is not JSON ({error.msg.lower().removesuffix(' at')} at column {error.colno})"
     except (ValueError, RecursionError):
         return None, "it is JSON with a number or a nesting too large to read"
     if not isinstance(record, dict):

@@ -55,7 +55,7 @@ class Loader:
         if findings:
             raise TitanError(*findings)
         reads = reads or training_reads(config)
-        self._reads = reads
+        self.reads = reads
         streams = tuple(_stream(named, config, tokenizer, on_record, plan.model.vocab_size) for named in reads.corpora)
         self.index = GlobalIndex(
             sizes=tuple(stream.samples(config.training.seq_len) for stream in streams),
@@ -95,10 +95,10 @@ class Loader:
         numbers = self.index.numbers
         left = numbers - self.index.position(last).samples
         unread = f"; the {count(left, 'sequence')} left make no whole global batch" if left else ""
-        if len(self._reads.corpora) > 1:
+        if len(self.reads.corpora) > 1:
             dealt = self.index.mixture.counts(numbers)
             first = next(k for k, size in enumerate(self.index.sizes) if dealt[k] == size)
-            unread += f"; {self._reads.corpora[first].path} is the corpus that ends first"
+            unread += f"; {self.reads.corpora[first].path} is the corpus that ends first"
         return (
             f"the data ended after step {last} on all data ranks: {count(numbers, 'sequence')} "
             f"in all, {self.index.global_batch:,} a step{unread}"
