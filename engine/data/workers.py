@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections import deque
@@ -28,6 +29,11 @@ from engine.data.worker import FAILED, LENGTH, OK, STEP, SharedStream, Slots, Ta
 STEPS_A_WORKER = 2
 """Steps that are read ahead for each worker where data.prefetch does not say: one is made while one is waiting."""
 _ENDS_WITHIN_S = 2.0
+_OFTEN: dict[int, str] = {
+    signal.SIGKILL: "; the system ends so who takes too much memory: set data.num_workers or data.prefetch lower",
+    signal.SIGBUS: "; that comes of a file of the corpus that was cut short while it was read, or of a failing disk",
+}
+"""What a signal often means."""
 
 
 class DataWorkerFailed(RuntimeError):
@@ -212,5 +218,4 @@ def _gone(worker: subprocess.Popen[bytes], step: int) -> str:
     """What is known of a worker that answers no more."""
     code = worker.wait()
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    why = "; the system ends so who takes too much memory: set data.num_workers or data.prefetch lower" * (code == -9)
-    return f"data worker {worker.pid} {how} before it had read step {step}{why}"
+    return f"data worker {worker.pid} {how} before it had read step {step}{_OFTEN.get(-code, '')}"
