@@ -36,7 +36,7 @@ from engine.data.prepared import (
 from engine.data.prepared_files import joined, refuse_nothing
 from engine.data.records import MOST_BAD_KEPT, Unreadable
 from engine.data.refused import unreadable_findings
-from engine.data.room import no_room, require_room, require_room_for_the_rest
+from engine.data.room import MAKE_ROOM, require_room, require_room_for_the_rest
 from engine.data.survey import Survey, source_file
 from engine.errors import Finding, TitanError
 
@@ -258,8 +258,9 @@ def _trouble(trouble: OSError, folder: Path, key: str) -> Finding:
         free_bytes = 0
         with suppress(OSError):
             free_bytes = shutil.disk_usage(folder).free
-        words = f"the disk of {{folder}} is full ({free_bytes / 1e6:,.0f} MB free); the parts that are whole are kept"
-        return no_room(folder, key, words)
+        free = f"{free_bytes / 1e6:,.0f} MB"
+        message = f"the disk of {folder} is full ({free} free); the parts that are whole are kept"
+        return Finding(rule="D226", severity="error", key=key, message=message, fix=MAKE_ROOM)
     place = f"{trouble.filename}: " if trouble.filename else ""
     return _failed(
         key, f"{place}{(trouble.strerror or str(trouble)).lower()}", f"make {folder} one that can be written"

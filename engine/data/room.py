@@ -18,6 +18,9 @@ from engine.data.survey import Survey
 from engine.data.tokenizer import Tokenizer, id_dtype
 from engine.errors import Finding, TitanError
 
+MAKE_ROOM = "make room, or name a folder on a larger disk: data.prepared_folder, or --output of titan data prepare"
+"""The way out of a full disk."""
+
 _SAMPLE_CHARACTERS = 1 << 18
 # Of a file with fields, at least as much is text; the rest is names of fields and what else a line holds.
 _TEXT_SHARE = {"jsonl": 0.5, "parquet": 0.5}
@@ -52,19 +55,12 @@ def require_room_for_the_rest(corpus: Survey, folder: Path, done: Mapping[int, P
         _require(corpus, folder, left, "about")
 
 
-def no_room(folder: Path, key: str, words: str) -> Finding:
-    """D226."""
-    fix = "make room, or name a folder on a larger disk: data.prepared_folder, or --output of titan data prepare"
-    return Finding(rule="D226", severity="error", key=key, message=words.format(folder=folder), fix=fix)
-
-
 def _require(corpus: Survey, folder: Path, needed_bytes: float, how_sure: str) -> None:
     free_bytes = shutil.disk_usage(folder).free
     if needed_bytes > free_bytes:
-        words = (
-            f"the tokens take {how_sure} {needed_bytes / 1e9:,.2f} GB more, and {{folder}} has {free_bytes / 1e9:,.2f}"
-        )
-        raise TitanError(no_room(folder, corpus.key, f"{words} GB free"))
+        needed, free = needed_bytes / 1e9, free_bytes / 1e9
+        message = f"the tokens take {how_sure} {needed:,.2f} GB more, and {folder} has {free:,.2f} GB free"
+        raise TitanError(Finding(rule="D226", severity="error", key=corpus.key, message=message, fix=MAKE_ROOM))
 
 
 def _taken_bytes(corpus: Survey, number: int, done: PartDone) -> int:
