@@ -100,6 +100,7 @@ READ_BY: dict[str, str] = {
         "engine/loop.py": (
             "comm.init_timeout_seconds",
             "checkpoint.last_save_in_hf",
+            "validation.enable",
             "debug.seed",
             "debug.deterministic",
         ),
@@ -118,6 +119,8 @@ READ_BY: dict[str, str] = {
             "data.repeat",
             "data.mixture",
             "data.streaming",
+            "validation.dataset",
+            "validation.dataset_path",
         ),
         "engine/feeding.py": ("data.num_workers", "data.prefetch"),
         "engine/data/large.py": ("data.prepared_folder",),
