@@ -83,3 +83,37 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
         check=False,
     )
     return folder / "runs" / "done", Ran(done.returncode, done.stdout, done.stderr)
+
+
+SMALL_CONFIG = """\
+[cluster]
+gpu = "cpu"
+gpus_per_node = 2
+
+[model.shape]
+dim = 32
+n_layers = 1
+n_heads = 2
+n_kv_heads = 2
+ffn_dim = 64
+vocab_size = 259
+
+[training]
+seq_len = 16
+steps = 4
+mixed_precision_param = "float32"
+dataset = "{dataset}"
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Writes a config; gives its name. `path` becomes training.dataset_path, `more` stands behind it."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(dataset: str = "jsonl", path: str | None = "corpus", more: str = "") -> str:
+        named = "" if path is None else f'dataset_path = "{path}"\n'
+        Path("run.toml").write_text(SMALL_CONFIG.format(dataset=dataset) + named + more, "utf-8")
+        return "run.toml"
+
+    return write
