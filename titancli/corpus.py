@@ -291,7 +291,14 @@ def _read(
         texts = [loader.summary.text]
     else:
         texts = [corpus.text for corpus in loader.summary.corpora]
-    return [], [replace(each, text=text) for each, text in zip(seen, texts, strict=True)]
+    found = zip(seen, loader.summary.corpora, texts, strict=True)
+    return [], [_read_whole(each, corpus.documents, text) for each, corpus, text in found]
+
+
+def _read_whole(seen: Seen, documents: int, text: str) -> Seen:
+    """What is known once a corpus has been read; of ids of others, how many documents they are."""
+    glance = replace(seen.glance, documents=documents, read_bytes=seen.glance.held_bytes, whole=True)
+    return replace(seen, text=text, glance=glance if seen.corpus.dataset == "bins" else seen.glance)
 
 
 def _is_sound(loaded: Loaded, *keys: str) -> bool:

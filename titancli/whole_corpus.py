@@ -133,5 +133,5 @@ def _look_at_large(large: Sequence[Large], loaded: Loaded) -> str:
             told.append(f"bins: {figures.memory(each.corpus.bytes)}, looked through by the run ({each.folder})")
             continue
         seen = look_at_beginning(each.named, loaded.config)
-        told.append(f"{seen.text.rpartition('; ')[0]}; the run prepares it in {each.folder}")
+        told.append(f"{seen.text.partition('; ')[0]}; the run prepares it in {each.folder}")
     return ", ".join(told)
