@@ -6,12 +6,13 @@ at (engine/checkpoint/whole), nor which run is meant (found).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -39,7 +40,7 @@ def verify(
     TitanError as `find`, and U198 where there is nothing to look at.
     """
     found = find(name, dump_folder)
-    paths = [found.folder / each for each in _asked_for(found, step, every=every)]
+    paths = [found.folder / each for each in asked_for(found, step, every=every)]
     rows: list[Examined] = []
     for path, examined in zip(paths, _examined(paths, values=values), strict=True):
         rows.append({"name": path.name, "path": str(path), "whole": not examined["faults"]} | examined)
@@ -52,7 +53,7 @@ def verify(
     return EXIT_OK if whole else EXIT_RUN_FAILED
 
 
-def _asked_for(found: Found, step: int | None, *, every: bool) -> list[str]:
+def asked_for(found: Found, step: int | None, *, every: bool) -> list[str]:
     """Names of the checkpoints that are looked at."""
     if step is not None:
         try:
@@ -77,35 +78,34 @@ def _examined(paths: Sequence[Path], *, values: bool) -> Iterator[Examined]:
     """What the process with torch finds in each checkpoint, one after another; it never outlives this."""
     removed = foreign(os.environ)
     environ = {name: value for name, value in os.environ.items() if name not in removed}
-    process = subprocess.Popen(
-        tied_to_this((sys.executable, "-m", "engine.checkpoint")),
-        env=environ | {"PYTHONSAFEPATH": "1", "CUDA_VISIBLE_DEVICES": ""},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-    )
-    assert process.stdin is not None, "a pipe was asked for"
-    assert process.stdout is not None, "a pipe was asked for"
-    err: list[str] = []
-    # Read beside: a pipe that is full would stop the process.
-    reader = threading.Thread(target=lambda: err.extend(process.stderr or ()), daemon=True)
-    reader.start()
-    try:
-        named = [os.path.abspath(path) if not places.is_remote(path) else str(path) for path in paths]
-        with process.stdin as stdin:
-            stdin.write(json.dumps({"paths": named, "values": values}))
-        for _ in paths:
-            line = process.stdout.readline()
-            if not line.endswith("\n"):
-                process.wait()
-                reader.join(_ENDS_WITHIN_S)
-                raise TitanError(_death(process.returncode, err))
-            yield json.loads(line)
-    finally:
-        _end(process)
+    named = [os.path.abspath(path) if not places.is_remote(path) else str(path) for path in paths]
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as err,
+        subprocess.Popen(
+            tied_to_this((sys.executable, "-m", "engine.checkpoint")),
+            env=environ | {"PYTHONSAFEPATH": "1", "CUDA_VISIBLE_DEVICES": ""},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+            encoding="utf-8",
+        ) as process,
+    ):
+        assert process.stdin is not None, "a pipe was asked for"
+        assert process.stdout is not None, "a pipe was asked for"
+        try:
+            # One that died at once says why below.
+            with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+                stdin.write(json.dumps({"paths": named, "values": values}))
+            for _ in paths:
+                line = process.stdout.readline()
+                if not line.endswith("\n"):
+                    code = process.wait()
+                    err.seek(0)
+                    raise TitanError(_death(code, err.read().splitlines()))
+                yield json.loads(line)
+        finally:
+            _end(process)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

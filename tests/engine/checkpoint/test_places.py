@@ -134,7 +134,7 @@ def test_c32_the_newest_committed_step_is_loaded_wherever_it_stands(folder: Path
     found = checkpoints_in(folder)
     assert (step_to_load(found, -1), found.torn, steps_to_delete(found, 1)) == (100, (200,), ())
     assert f"step-200 of {folder}" in torn_finding(found).message
-    with pytest.raises(TitanError, match="D621.*load_step = 200"):
+    with pytest.raises(TitanError, match=r"D621.*load_step = 200"):
         step_to_load(found, 200)
 
 
@@ -231,7 +231,7 @@ def test_a_run_goes_on_from_a_url_as_if_it_had_not_ended(gloo: GlooPool, tmp_pat
 
 def test_a_run_whose_place_cannot_be_written_ends_before_its_first_step(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(TitanError, match="D636.*cannot be written"):
+    with pytest.raises(TitanError, match=r"D636.*cannot be written"):
         train(SAVING | {"checkpoint__folder": f"local://{tmp_path}/file/store"}, str(tmp_path))
 
 
