@@ -34,6 +34,9 @@ _LONGEST_TICK_S = 1.0
 _TICKS_A_DEADLINE = 6
 # Others are listened to from this part of a deadline on: they are known to be silent before it is over.
 _LISTENS_FROM = 1 / 3
+# Work beside the main thread is told of from here on: what others know of a rank is some seconds old, and by the time
+# that one is overdue all have to tell of the same.
+_TELLS_FROM = 1 / 20
 # A rank whose peer failed has this long to end by itself, as it does where its collective breaks.
 _OWN_END_S = 5.0
 _MOST_FRAMES = 5
@@ -173,7 +176,8 @@ class _Watch:
             faulthandler.cancel_dump_traceback_later()
 
     def _tick_s(self) -> float:
-        return min(_LONGEST_TICK_S, self._pulse.place[2] / _TICKS_A_DEADLINE)
+        beside, _ = self._pulse.place_beside or (self._pulse.place, 0)
+        return min(_LONGEST_TICK_S, self._pulse.place[2] / _TICKS_A_DEADLINE, beside[2] / _TICKS_A_DEADLINE)
 
     def _tick(self, passed_s: float) -> None:
         self._count += 1
@@ -186,7 +190,7 @@ class _Watch:
             _show_stacks(f"rank {beat.rank} made no progress for {beat.idle_s:.0f} s ({beat.limit}) in {beat.place}")
         if self._ends_from_c:
             # The main thread may hold the lock of the interpreter for ever; this is then all that still runs.
-            faulthandler.dump_traceback_later(1.5 * beat.deadline_s + _OWN_END_S, exit=True)
+            faulthandler.dump_traceback_later(1.5 * self._pulse.place[2] + _OWN_END_S, exit=True)
         if self._board is not None:
             self._hear(self._board, beat, passed_s)
             return
@@ -217,8 +221,8 @@ class _Watch:
 
     @property
     def _told_of(self) -> _Clock:
-        # The ranks' clocks begin a moment apart: where one is overdue, all others tell of the same work by then.
-        nearer = self._beside.part >= _LISTENS_FROM and self._beside.part > self._main.part
+        # As near where the main thread has come to wait for it before the next tick.
+        nearer = self._beside.part >= _TELLS_FROM and self._beside.part >= self._main.part
         return self._beside if nearer else self._main
 
     def beat(self, *, ended: bool = False) -> Beat:
