@@ -87,7 +87,7 @@ def export(
     output: Annotated[str | None, typer.Option("--output", metavar="DIR", help="The folder to write.")] = None,
     step: _Step = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", metavar="NAME", help="float32, bfloat16 or float16; as kept without.")
+        str | None, typer.Option("--dtype", metavar="NAME", help="float32 or bfloat16; as it is kept without.")
     ] = None,
     dump_folder: DumpFolder = "runs",
     force: ForceFolder = False,
@@ -101,12 +101,16 @@ def export(
 
 @checkpoint.command(cls=Command, name="import")
 def import_(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder with config.json and safetensors.")],
+    folder: Annotated[
+        str,
+        typer.Argument(metavar="DIR", help="A folder in Hugging Face's form, or Meta's."),
+    ],
     output: Annotated[str | None, typer.Option("--output", metavar="DIR", help="The folder to write.")] = None,
+    dtype: Annotated[str, typer.Option("--dtype", metavar="NAME", help="As training.dtype of its runs.")] = "float32",
     force: ForceFolder = False,
     json: Json = False,
 ) -> int:
     """Make Hugging Face safetensors a checkpoint to begin from."""
     from titancli.checkpoint.import_ import import_
 
-    return import_(folder, output=output, force=force, as_json=json)
+    return import_(folder, output=output, dtype=dtype, force=force, as_json=json)

@@ -27,6 +27,8 @@ from engine.report import versions
 from engine.shapes import parameter_count
 
 _SECONDS_BETWEEN_LINES = 0.2
+# Of a checkpoint that was imported nobody said how long its sequences were.
+_USUAL_SEQ_LEN = 8192
 
 
 def main() -> int:
@@ -48,16 +50,14 @@ def main() -> int:
     return EXIT_OK
 
 
-def _export(
-    *, checkpoint: str, output: str, dtype: str | None, seq_len: int, assets: str | None, force: bool
-) -> dict[str, Any]:
+def _export(*, checkpoint: str, output: str, dtype: str | None, assets: str | None, force: bool) -> dict[str, Any]:
     manifest = read_manifest(Path(checkpoint))
     export = Export(
         checkpoint=Path(checkpoint),
         output=Path(output),
         shape=model_shape(manifest),
         dtype=dtype or manifest.dtype,
-        seq_len=seq_len,
+        seq_len=int(manifest.data.get("seq_len", _USUAL_SEQ_LEN)),
         assets=None if assets is None else Path(assets),
     )
     total_bytes = sum(export.sizes.values())

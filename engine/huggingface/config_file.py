@@ -77,7 +77,8 @@ def read_shape(folder: Path) -> ModelShape:
     try:
         written = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
-        raise _wrong(f"{file} cannot be read: {error}") from error
+        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
+        raise _wrong(f"{file} cannot be read: {reason}") from error
     if not isinstance(written, dict):
         raise _wrong(f"{file} is not a JSON object")
     return shape_of_json(written, str(file))

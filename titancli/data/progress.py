@@ -24,7 +24,7 @@ class Tell:
     """Told of each document and of tokens; shows them now and then, where there is a screen."""
 
     def __init__(self, *, is_shown: bool) -> None:
-        self._line = _Line() if is_shown else None
+        self._line = Line() if is_shown else None
         self._what, self._documents, self._tokens = "reading", 0, 0
         self._said_s = time.monotonic()
 
@@ -57,7 +57,7 @@ class Tell:
         self._line.show(f"{self._what}: {said}")
 
 
-class _Line:
+class Line:
     """One line on stderr, there from the first word to `close`."""
 
     def __init__(self) -> None:

@@ -1,0 +1,46 @@
+"""`titan checkpoint import`: weights of Hugging Face, or of Meta, as a checkpoint that runs begin with.
+
+Knows how the end is told. Does not know how files are read (engine/exchange).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import get_args
+
+from engine.config import Dtype
+from engine.errors import EXIT_OK, TitanError
+from titancli import figures, report
+from titancli.checkpoint.exchanged import exchanged
+from titancli.disk import decimal
+
+
+def import_(folder: str, *, output: str | None, dtype: str, force: bool, as_json: bool) -> int:
+    """Imports a folder; 0 once the checkpoint is committed.
+
+    TitanError U199 for a flag, D650 to D654 where the folder is no model that titan trains, or cannot be written.
+    """
+    if output is None:
+        raise TitanError(report.error("U199", "a checkpoint goes to a folder", "name it: --output DIR"))
+    if dtype not in get_args(Dtype):
+        message = f"--dtype {dtype} is no precision that weights are kept in"
+        raise TitanError(report.error("U199", message, f"write one of {', '.join(get_args(Dtype))}, as training.dtype"))
+    words = {
+        "work": "import",
+        "folder": os.path.abspath(os.path.expanduser(folder)),
+        "output": os.path.abspath(os.path.expanduser(output)),
+        "dtype": dtype,
+        "force": force,
+    }
+    made = exchanged(words, label=f"importing {folder}", is_shown=not as_json)
+    if as_json:
+        sys.stdout.write(json.dumps(made) + "\n")
+        return EXIT_OK
+    text = (
+        f"{made['path']}: {figures.amount(made['parameters'])} parameters in {made['dtype']}, {decimal(made['bytes'])}"
+    )
+    report.say(text, tint="good")
+    report.say(f'  next    checkpoint.initial_load_path = "{output}"')
+    return EXIT_OK
