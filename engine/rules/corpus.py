@@ -34,6 +34,17 @@ def _reads_bytes(f: Facts) -> bool:
     return tokenizer_name(f.config) == "bytes"
 
 
+def _by_path(*before: str) -> str:
+    """The datasets that are named by a path, and others before them, in words."""
+    *first, last = (*before, *DATASETS[1:])
+    return f"{', '.join(first)} or {last}"
+
+
+def _place(dataset: str | None) -> str:
+    """What the path of a dataset may be, in words."""
+    return "a folder or a dataset of the hub" if dataset == "huggingface" else "a file or a folder"
+
+
 def _stdlib(key: str) -> dict[str, Any]:
     return {key: "stdlib"}
 
@@ -57,7 +68,8 @@ CORPUS_RULES: tuple[Rule, ...] = (
             f.config.training.dataset in DATASETS[1:] and f.config.training.dataset_path is None and not _is_mixture(f)
         ),
         message="dataset = {training.dataset} needs dataset_path",
-        fix="set dataset_path to a file or a folder, or dataset to stdlib",
+        fix="set dataset_path to {place}, or dataset to stdlib",
+        words=lambda f: {"place": _place(f.config.training.dataset)},
         edit=lambda _: _stdlib("training.dataset"),
         why="only stdlib brings its own text",
     ),
@@ -75,7 +87,8 @@ CORPUS_RULES: tuple[Rule, ...] = (
         key="data.mixture",
         broken=lambda f: _is_mixture(f) and f.config.training.dataset == "stdlib",
         message="data.mixture lists files, and dataset = stdlib reads none",
-        fix="set training.dataset to text or jsonl, or leave data.mixture out",
+        fix="set training.dataset to {named}, or leave data.mixture out",
+        words=lambda _: {"named": _by_path()},
         edit=lambda _: {"data.mixture": {}},
         why="training.dataset says how the files of a mixture are read",
     ),
@@ -85,7 +98,8 @@ CORPUS_RULES: tuple[Rule, ...] = (
         also=("validation.enable",),
         broken=lambda f: f.config.validation.enable and f.config.validation.dataset is None,
         message="validation.enable needs validation.dataset",
-        fix="set validation.dataset to stdlib, text or jsonl, or validation.enable to false",
+        fix="set validation.dataset to {named}, or validation.enable to false",
+        words=lambda _: {"named": _by_path("stdlib")},
         edit=lambda _: {"validation.enable": False},
         why="validation reads text that training does not",
     ),
@@ -109,7 +123,8 @@ CORPUS_RULES: tuple[Rule, ...] = (
             and f.config.validation.dataset_path is None
         ),
         message="validation.dataset = {validation.dataset} needs validation.dataset_path",
-        fix="set validation.dataset_path to a file or a folder, or validation.dataset to stdlib",
+        fix="set validation.dataset_path to {place}, or validation.dataset to stdlib",
+        words=lambda f: {"place": _place(f.config.validation.dataset)},
         edit=lambda _: _stdlib("validation.dataset"),
         why="only stdlib brings its own text",
     ),
