@@ -13,12 +13,14 @@ import json
 import random
 from collections import Counter
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from engine.config import Config
 from engine.data import prepare_text
+from engine.data.batch import IGNORE
 from engine.data.loader import Loader
 from engine.data.prepare import prepare
 from engine.data.reads import Named
@@ -50,16 +52,27 @@ def corpora(tmp_path_factory):
     plain = {"training.dataset": "jsonl"}
     mapped = {path: prepared(path, folder / f"{number} tokens") for number, path in enumerate((long, short))}
     bins = {"training.dataset": "bins"}
+    texts = {
+        path: [json.loads(line)["text"] for line in Path(path).read_text().splitlines()] for path in (long, short, tiny)
+    }
     return (
-        plain | {"training.dataset_path": long},
-        plain | {"training.dataset_path": short},
-        plain | {"training.dataset_path": tiny},
-        plain | {"data.mixture": {long: 0.8, short: 0.2}},
-        plain | {"data.mixture": {long: 1.0, short: 3.0, tiny: 0.5}},
-        {"training.dataset": "text", "training.dataset_path": long},
-        bins | {"training.dataset_path": mapped[long]},
-        bins | {"data.mixture": {mapped[long]: 2.0, mapped[short]: 1.0}},
+        (plain | {"training.dataset_path": long}, (texts[long],)),
+        (plain | {"training.dataset_path": short}, (texts[short],)),
+        (plain | {"training.dataset_path": tiny}, (texts[tiny],)),
+        (plain | {"data.mixture": {long: 0.8, short: 0.2}}, (texts[long], texts[short])),
+        (plain | {"data.mixture": {long: 1.0, short: 3.0, tiny: 0.5}}, tuple(texts.values())),
+        ({"training.dataset": "text", "training.dataset_path": long}, ([Path(long).read_text()],)),
+        (bins | {"training.dataset_path": mapped[long]}, (texts[long],)),
+        (bins | {"data.mixture": {mapped[long]: 2.0, mapped[short]: 1.0}}, (texts[long], texts[short])),
     )
+
+
+def windows_of(texts, seq_len):
+    """The sequences of a corpus by what is known of the bytes tokenizer; a short one goes round."""
+    ids = np.array([id_ for text in texts for id_ in (256, *text.encode(), 257)], dtype=np.int64)
+    if len(ids) <= seq_len:
+        return [np.resize(ids, seq_len).tobytes()]
+    return [ids[at : at + seq_len].tobytes() for at in range(0, len(ids) - seq_len, seq_len)]
 
 
 def prepared(path, out):
@@ -139,7 +152,8 @@ def test_no_sample_is_lost_and_none_read_twice_in_1000_runs_that_go_on_elsewhere
 
 def go_on_elsewhere(draw, corpora, *, workers):
     """One run that is stopped and goes on in another layout, beside one that is not."""
-    keys = draw.choice(corpora) | {
+    named, texts = draw.choice(corpora)
+    keys = named | {
         "training.seq_len": draw.choice((16, 32)),
         "data.shuffle": draw.random() < 0.7,
         "data.repeat": draw.random() < 0.7,
@@ -152,16 +166,34 @@ def go_on_elsewhere(draw, corpora, *, workers):
     then, end, _ = read(after, steps=draw.randrange(1, 4), start=stop, workers=workers, prefetch=ahead)
     # One process, all of it at once: another layout again.
     whole = {"training.local_batch_size": end.samples, "training.global_batch_size": end.samples}
-    straight, _, loader = read(keys | {"cluster.gpu": "cpu", "cluster.gpus_per_node": 1} | whole, steps=1)
+    straight, _, _ = read(keys | {"cluster.gpu": "cpu", "cluster.gpus_per_node": 1} | whole, steps=1)
     assert first + then == straight
     assert len(straight) == end.samples
-    epoch_of_one_corpus(loader, straight)
+    windows = [windows_of(each, keys["training.seq_len"]) for each in texts]
+    what_is_read_is_the_corpus(windows, straight, once=not keys["data.repeat"])
+    labels_and_positions_are_of_the_tokens(straight, masked=keys["data.document_mask"])
 
 
-def epoch_of_one_corpus(loader, rows):
-    """In whole epochs of one corpus every sample stands as often as there were epochs."""
-    size = loader.summary.samples_per_epoch
-    if len(loader.summary.corpora) > 1 or loader.summary.corpora[0].tokens <= loader.reader.seq_len:
+def what_is_read_is_the_corpus(corpora, rows, *, once):
+    """Every row is a sequence of a corpus, and none of these a second time before all of its corpus."""
+    counts = Counter(tokens for tokens, _, _ in rows)
+    for windows in corpora:
+        times = [counts.pop(window, 0) for window in windows]
+        assert max(times) - min(times) <= 1
+        assert not once or max(times) <= 1
+    assert not counts
+
+
+def labels_and_positions_are_of_the_tokens(rows, *, masked):
+    """With masks, no label leads from the end of a document to the next, and positions begin again with each."""
+    if not rows:
         return
-    whole = rows[: len(rows) // size * size]
-    assert {*Counter(whole).values()} <= {len(rows) // size}
+    tokens, labels, places = (np.array([np.frombuffer(row[part], dtype=np.int64) for row in rows]) for part in range(3))
+    ends = masked & (tokens == 257)
+    assert np.array_equal(labels == IGNORE, ends)
+    assert np.array_equal(labels[:, :-1][~ends[:, :-1]], tokens[:, 1:][~ends[:, :-1]])
+    if masked:
+        begins = tokens == 256
+        begins[:, 0] = True
+        assert np.array_equal(places == 0, begins)
+        assert np.array_equal(np.diff(places)[~begins[:, 1:]], np.ones((~begins[:, 1:]).sum()))
