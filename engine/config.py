@@ -277,7 +277,7 @@ class Checkpoint(Section):
     enable: bool = False
     """Save checkpoints and resume from the newest committed one."""
     folder: str = "checkpoints"
-    """Folder of the checkpoints, inside the run folder."""
+    """Folder of the checkpoints, inside the run folder; or a URL such as `s3://bucket/run`, of this run alone."""
     interval: Count = 500
     """Steps between checkpoints."""
     async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = "disabled"
@@ -287,7 +287,7 @@ class Checkpoint(Section):
     load_step: Annotated[int, Field(ge=-1)] = -1
     """Step to load; -1: the newest committed one."""
     initial_load_path: str | None = None
-    """Checkpoint (a step's folder, or that of several) whose weights alone a run without its own starts from."""
+    """Checkpoint (folder or URL of a step, or of several) whose weights alone a run without its own starts from."""
     initial_load_in_hf: bool = False
     """`initial_load_path` holds Hugging Face safetensors."""
     last_save_in_hf: bool = False

@@ -11,6 +11,7 @@ FAMILIES = {
     "D": "Data",
     "D61": "Data and tokenizer, on this machine",
     "D62": "Checkpoints to go on from, on this machine",
+    "D63": "Checkpoints: what they hold, and where they stand",
     "E": "Events, and where else they go",
     "H": "What the hardware can do",
     "H8": "This machine beside what a config asks for",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import Config
-from engine.extras import EXTRAS, is_here, missing
+from engine.extras import EXTRAS, client_of, is_here, missing
 from engine.keys import with_values
 
 
@@ -26,3 +26,11 @@ def test_a_folder_that_has_the_name_of_a_package_is_none(tmp_path: Path, monkeyp
     (tmp_path / "left_by_a_run").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
     assert [is_here(package) for package in ("left_by_a_run", "not_there", "json")] == [False, False, True]
+
+
+def test_what_reaches_a_url_is_known_by_its_scheme() -> None:
+    s3 = client_of("s3")
+    assert s3 is not None
+    assert (s3.modules, s3.pip) == (("upath", "s3fs"), "python -m pip install 'titan-train[remote]' s3fs")
+    assert client_of("memory") is not None
+    assert client_of("gibberish") is None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.checkpoint.committed import Checkpoints
+from engine.checkpoint.places import place
 from engine.rules import check
 from engine.sources import Flag, load
 from titancli.disk import Disk, decimal, free_bytes_at, look_at_disk, room_finding
@@ -119,6 +121,15 @@ def test_a_folder_that_is_not_there_does_not_tell(tmp_path: Path) -> None:
 )
 def test_sizes_are_as_disks_are_sold(size_bytes: int, text: str) -> None:
     assert decimal(size_bytes) == text
+
+
+def test_what_a_bucket_has_free_is_not_known_and_not_guessed() -> None:
+    store = place("memory://bucket/run", key="checkpoint.folder")
+    _, disk = disk_of_8b(1, folder=store)
+    told = replace(disk, free_bytes=free_bytes_at(disk.place))
+    assert (told.place, told.free_bytes, told.has_room) == (store, None, True)
+    assert told.text.endswith("what is free is not known: a store, memory://bucket/run, does not tell")
+    assert (told.to_json()["folder"], told.to_json()["free_bytes"]) == ("memory://bucket/run", None)
 
 
 def test_validate_warns_of_a_disk_that_is_too_small(titan: Callable[..., Any]) -> None:

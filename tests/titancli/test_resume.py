@@ -256,3 +256,34 @@ def test_checkpoints_that_a_run_goes_back_behind_are_not_its_own_any_longer(
     for step in (50, 60, 70):
         save(tmp_path / "x" / "checkpoints" / f"step-{step}")
     assert look_at_start(loaded(checkpoint__load_step="60"))[1].standing.committed == (50, 60)
+
+
+# ---- under a URL -------------------------------------------------------------------------------
+
+
+def test_c32_a_run_goes_on_from_a_url_with_a_warning(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
+    save(tmp_path / "store" / "step-100")
+    save(tmp_path / "store" / "step-200", whole=False)
+    url = f"local://{tmp_path}/store"
+    found, start = look_at_start(loaded(checkpoint__folder=url))
+    assert (start.step, str(start.path)) == (100, f"{url}/step-100")
+    assert [(finding.rule, finding.severity) for finding in found] == [("D620", "warning")]
+    assert start.to_json() == {"step": 100, "path": f"{url}/step-100"}
+
+
+@pytest.mark.parametrize(("starts_here", "severity"), [(True, "error"), (False, "warning")])
+def test_a_url_that_cannot_be_reached_from_here_matters_where_the_run_starts(
+    loaded: Callable[..., Loaded], starts_here: bool, severity: str
+) -> None:
+    [finding], start = look_at_start(loaded(checkpoint__folder="s4://bucket/run"), starts_here=starts_here)
+    assert (finding.rule, finding.severity, finding.source) == ("D639", severity, "flag --checkpoint.folder")
+    assert (start.is_reached, start.path) == (False, None)
+
+
+def test_a_url_to_begin_from_is_looked_up(loaded: Callable[..., Loaded], tmp_path: Path) -> None:
+    save(tmp_path / "store" / "step-5")
+    url = f"local://{tmp_path}/store"
+    found, start = look_at_start(loaded(checkpoint__initial_load_path=url))
+    assert (found, str(start.path), start.step) == ([], f"{url}/step-5", None)
+    found, start = look_at_start(loaded(checkpoint__initial_load_path=f"{url}/nothing"))
+    assert [(finding.rule, finding.severity) for finding in found] == [("D623", "warning")]

@@ -26,6 +26,7 @@ _STARTED = {
         ("titancli.launch.ended", "ended"),
     ),
     "doctor": (("engine.measure", "main"),),
+    "checkpoint verify": (("engine.checkpoint.__main__", "main"),),
 }
 
 
