@@ -59,7 +59,6 @@ def _train(run: Path) -> int:
     if errors:
         raise TitanError(*errors)
     assert report.plan is not None, "a config without errors has a plan"
-    assert not report.unbuilt, f"not built yet: {', '.join(setting.key for setting in report.unbuilt)}"
     return fit(loaded.config, report.plan, run=run).exit_code
 
 

@@ -143,16 +143,12 @@ def say_written(written: Iterable[Written]) -> None:
             report.say(f"kept: what was there before, in {each.kept}")
 
 
-def next_steps(path: str, *, nodes: int = 1, switched_off: Iterable[str] = ()) -> str:
-    """The line that says what to type once a config is written.
-
-    `switched_off` are switches that launch refuses; several nodes are started by a scheduler.
-    """
+def next_steps(path: str, *, nodes: int = 1) -> str:
+    """The line that says what to type once a config is written; several nodes are started by a scheduler."""
     # What begins with a dash would be taken for a flag.
     named = shlex.quote(os.path.join(".", path) if path.startswith("-") else path)
     elsewhere = ("--scheduler slurm (or kubernetes)",) if nodes > 1 else ()
-    off = (f"--no-{key}" for key in switched_off)
-    return " ".join((f"next: titan validate {named}, then titan launch {named}", *off, *elsewhere))
+    return " ".join((f"next: titan validate {named}, then titan launch {named}", *elsewhere))
 
 
 def _add(parent: Any, path: Sequence[str], table: Table) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from engine.config import Config
 from engine.errors import Finding, TitanError
 from engine.facts import Facts
-from engine.features import FEATURES
 from engine.hardware import Cluster
 from engine.keys import with_values
 from engine.planner.search import GOALS, SEARCHED, GoalName, Question
@@ -191,10 +190,9 @@ def _top(word: str, findings: list[Finding]) -> int:
 
 
 def _with_goal(loaded: Loaded, goal: GoalName) -> Config:
-    """The config with keys outside of the layout that a goal asks for, where titan has built them and nobody chose."""
+    """The config with keys outside of the layout that a goal asks for, where nobody chose."""
     key = "checkpoint.enable"
-    is_built = any(feature.key == key and feature.built for feature in FEATURES)
-    if goal == "production" and is_built and loaded.origins[key].kind == "default":
+    if goal == "production" and loaded.origins[key].kind == "default":
         return with_values(loaded.config, {key: True})
     return loaded.config
 

@@ -18,7 +18,7 @@ from engine.explain.model import MODEL_ROWS
 from engine.explain.offer import mended, offered
 from engine.explain.row import Row, free
 from engine.explain.switches import SWITCH_ROWS
-from engine.features import FEATURES, NOT_BUILT, READ_BY
+from engine.features import FEATURES
 from engine.hardware import Cluster
 from engine.keys import field_docs, field_types, value_of
 from engine.rules import Report
@@ -75,7 +75,7 @@ def _idle(key: str, known: Known) -> str | None:
 
 def _cost(key: str, row: Row, known: Known) -> Cost | None:
     if row.cost is None:
-        return free(_NO_COST if key in READ_BY else f"none: {NOT_BUILT}")
+        return free(_NO_COST)
     idle = _idle(key, known)
     return row.cost(known) if idle is None else free(f"none: {idle}")
 

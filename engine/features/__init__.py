@@ -1,9 +1,8 @@
 """Every setting that a person can ask for, and whether it is in force.
 
-A setting is active, inactive with the reason, or rejected: never silently ignored. Knows which
-features this release builds, which keys do nothing beside which others, and which module reads
-each key that does something (one file a group of sections). Does not judge whether values go
-together (rules/).
+A setting is active, inactive with the reason, or rejected: never silently ignored. Knows which keys
+do nothing beside which others, and which module reads each key (one file a group of sections). Does not judge whether
+values go together (rules/).
 """
 
 from __future__ import annotations
@@ -21,9 +20,7 @@ from engine.features.parallelism import PARALLELISM
 from engine.features.read_by import READ_BY
 from engine.features.row import Feature, Setting
 
-__all__ = ["FEATURES", "NOT_BUILT", "READ_BY", "Feature", "Setting", "settings"]
-
-NOT_BUILT = "not built yet"
+__all__ = ["FEATURES", "READ_BY", "Feature", "Setting", "settings"]
 
 FEATURES: tuple[Feature, ...] = (*PARALLELISM, *MEMORY, *OPTIMIZER, *CHECKPOINT, *DATA, *LAUNCH)
 
@@ -45,7 +42,7 @@ def settings(
             error = beside.get(feature.key) or _switched_off(feature, errors | beside, f)
         if error is not None:
             reason = f"{error.rule}: {error.message}"
-            found.append(Setting(key=feature.key, state="rejected", reason=reason, built=True))
+            found.append(Setting(key=feature.key, state="rejected", reason=reason))
         elif feature.is_asked(f):
             found.append(_state(feature, f))
     return tuple(found)
@@ -60,8 +57,5 @@ def _switched_off(feature: Feature, errors: Mapping[str, Finding], f: Facts) -> 
 def _state(feature: Feature, f: Facts) -> Setting:
     idle = feature.idle(f)
     if idle is not None:
-        return Setting(key=feature.key, state="inactive", reason=idle, built=True)
-    note = feature.note(f)
-    if feature.built:
-        return Setting(key=feature.key, state="active", reason=note, built=True)
-    return Setting(key=feature.key, state="inactive", reason=f"{NOT_BUILT}; {note}" if note else NOT_BUILT, built=False)
+        return Setting(key=feature.key, state="inactive", reason=idle)
+    return Setting(key=feature.key, state="active", reason=feature.note(f))

@@ -54,10 +54,10 @@ def _copied(f: Facts) -> str:
 
 CHECKPOINT: tuple[Feature, ...] = (
     Feature(key="checkpoint.enable"),
-    *under("checkpoint.enable", "folder", "interval", "keep_latest_k", "load_step", built=True),
+    *under("checkpoint.enable", "folder", "interval", "keep_latest_k", "load_step"),
     Feature(key="checkpoint.async_mode", idle=off("checkpoint.enable"), note=_copied),
-    *under("checkpoint.enable", "last_save_in_hf", built=True),
-    *under("checkpoint.last_save_in_hf", "export_dtype", built=True),
+    *under("checkpoint.enable", "last_save_in_hf"),
+    *under("checkpoint.last_save_in_hf", "export_dtype"),
     Feature(key="checkpoint.initial_load_path", note=lambda _: "its weights, where the run has no checkpoint yet"),
     Feature(key="checkpoint.initial_load_in_hf", note=lambda _: "each rank reads its share of the safetensors"),
 )
@@ -92,5 +92,5 @@ DATA: tuple[Feature, ...] = (
         note=lambda _: "its tokens are kept in the folder of the run",
     ),
     Feature(key="validation.enable", note=_validations),
-    *under("validation.enable", "dataset", "dataset_path", "freq", "steps", built=True),
+    *under("validation.enable", "dataset", "dataset_path", "freq", "steps"),
 )

@@ -39,7 +39,7 @@ LAUNCH: tuple[Feature, ...] = (
         key="profiling.enable_profiling",
         note=lambda f: f"every {f.config.profiling.profile_freq} steps a trace in the run folder's profiles/",
     ),
-    *under("profiling.enable_profiling", "profile_freq", built=True),
+    *under("profiling.enable_profiling", "profile_freq"),
     Feature(key="debug.deterministic"),
     Feature(
         key="cluster.network_gbit_per_s_per_gpu",

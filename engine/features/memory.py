@@ -87,14 +87,14 @@ MEMORY: tuple[Feature, ...] = (
         idle=lambda f: off("compile.enable")(f) or (None if f.config.compile.components else "it is empty"),
     ),
     Feature(key=_FLOAT8, note=_skipped),
-    *under(_FLOAT8, "recipe_name", "filter_fqns", "emulate", built=True),
+    *under(_FLOAT8, "recipe_name", "filter_fqns", "emulate"),
     Feature(
         key="quantize.dense.float8.enable_fsdp_float8_all_gather",
         idle=lambda f: off(_FLOAT8)(f) or unsharded(f),
         note=_gathered_whole,
     ),
     Feature(key=_MX, note=_skipped),
-    *under(_MX, "recipe_name", "filter_fqns", "emulate", built=True),
+    *under(_MX, "recipe_name", "filter_fqns", "emulate"),
     Feature(
         key="training.mixed_precision_param",
         asked=lambda f: f.config.training.mixed_precision_param != f.config.training.dtype,

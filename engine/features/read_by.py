@@ -1,9 +1,8 @@
-"""Which module reads each key that does something in this release."""
+"""Which module reads each key."""
 
 from __future__ import annotations
 
-# Every key that this release does something with, beside the module that reads it: plain numbers
-# and names, and the features above that are built.
+# Every key, beside the module that reads it.
 READ_BY: dict[str, str] = {
     key: module
     for module, keys in {

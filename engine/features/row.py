@@ -17,18 +17,15 @@ from engine.keys import value_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting that was asked for; `built` is False where only a later release does it."""
+    """One setting that was asked for, and whether it is in force."""
 
     key: str
     state: Literal["active", "inactive", "rejected"]
     reason: str
-    built: bool
 
     def to_json(self) -> dict[str, Any]:
-        """The object of `titan validate --json`: without `built`, which the reason says."""
-        values = asdict(self)
-        del values["built"]
-        return values
+        """The object of `titan validate --json`."""
+        return asdict(self)
 
 
 @cache
@@ -45,7 +42,6 @@ class Feature:
     """
 
     key: str
-    built: bool = True
     asked: Callable[[Facts], bool] | None = None
     idle: Callable[[Facts], str | None] = lambda _: None
     note: Callable[[Facts], str] = lambda _: ""
@@ -72,10 +68,10 @@ def unless(key: str, *values: str) -> Callable[[Facts], str | None]:
     return lambda f: None if value_of(f.config, key) in values else f"{key} is not {' or '.join(values)}"
 
 
-def under(switch: str, *keys: str, built: bool = False) -> tuple[Feature, ...]:
+def under(switch: str, *keys: str) -> tuple[Feature, ...]:
     """Keys of a section that do nothing while its switch is off."""
     section = switch.rpartition(".")[0]
-    return tuple(Feature(key=f"{section}.{key}", built=built, idle=off(switch)) for key in keys)
+    return tuple(Feature(key=f"{section}.{key}", idle=off(switch)) for key in keys)
 
 
 def unsharded(f: Facts) -> str | None:

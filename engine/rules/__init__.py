@@ -76,11 +76,6 @@ class Report:
         """0, or 2 where the config is wrong, or 3 where it is sound and does not fit."""
         return exit_code(self.findings)
 
-    @property
-    def unbuilt(self) -> tuple[Setting, ...]:
-        """Settings that were asked for, would do something, and are not built yet; launch refuses them."""
-        return tuple(setting for setting in self.settings if not setting.built)
-
     def joined(self, findings: Iterable[Finding]) -> Report:
         """The report with what others than the rules found, in order; where that is an error of the config, no plan."""
         every = (*self.findings, *findings)

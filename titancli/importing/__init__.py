@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from engine.config import Config
 from engine.errors import TitanError
-from engine.keys import field_types, nested, value_of
+from engine.keys import field_types, nested
 from engine.reading.layers import toml_layer
 from engine.reading.origins import DEFAULT, Origin
-from engine.rules import Report, check
+from engine.rules import check
 from engine.sources import Flag, Loaded
 from titancli import report
 from titancli.config_file import check_target, next_steps, say_written, schema_line, write_config
@@ -65,13 +65,8 @@ def import_file(
     if output is not None:
         report.say("")
         say_written(written)
-        report.say(next_steps(output, nodes=config.cluster.nodes, switched_off=_refused(config, checked)))
+        report.say(next_steps(output, nodes=config.cluster.nodes))
     return 0
-
-
-def _refused(config: Config, checked: Report) -> list[str]:
-    """The switches that are on and that launch refuses."""
-    return [setting.key for setting in checked.unbuilt if value_of(config, setting.key) is True]
 
 
 def _short(hardware: Mapping[str, str | None]) -> list[Flag]:

@@ -106,8 +106,6 @@ def say_verdict(checked: Report, stream: TextIO) -> None:
     """What titan validate says of the result, one line each."""
     say = _Lines(stream)
     say.rows("titan validate says of it", (_finding(each) for each in checked.findings))
-    waiting = [setting.key for setting in checked.unbuilt]
-    say.rows("asked for and not built yet; titan launch refuses it", [", ".join(waiting)] if waiting else [])
 
 
 def _counts(done: Imported) -> str:

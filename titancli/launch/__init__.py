@@ -1,6 +1,6 @@
 """`titan launch`: from a config to a run on this machine, or to a job of a cluster.
 
-Knows the order: the config's own mistakes, the hardware here, what is not built yet, the run
+Knows the order: the config's own mistakes, the hardware here, the run
 folder, the data, and only then the first process, or what a scheduler is handed.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import EXIT_CONFIG, EXIT_OK, Finding, TitanError
-from engine.sources import Flag, Loaded, locate
+from engine.sources import Flag, Loaded
 from titancli import report
 from titancli.validate import load_config
 
@@ -69,9 +69,6 @@ def launch(path: str | None, preset: str | None, flags: Sequence[Flag], options:
         if own and meeting is not None:
             _tell_others(loaded, meeting, options, TitanError(*own))
         return checked.exit_code
-    if checked.unbuilt:
-        report.say_findings(_unbuilt(loaded, checked))
-        return EXIT_CONFIG
     assert checked.plan is not None, "a config without errors has a plan"
     return _start(loaded, checked.plan, machine, options, meeting)
 
@@ -121,31 +118,6 @@ def _judge(loaded: Loaded, machine: Machine, options: Options, meeting: Meeting 
         # Rank 0 alone feeds them.
         found += look_for_packages(loaded, starts_here=True) if number == 0 else []
     return replace(checked, findings=(*found, *checked.findings))
-
-
-# Weights of Hugging Face without the key that says so would be refused as no checkpoint of titan's.
-_GOES_WITH = {"checkpoint.initial_load_in_hf": " and checkpoint.initial_load_path out"}
-
-
-def _unbuilt(loaded: Loaded, checked: Report) -> list[Finding]:
-    """One finding for each setting that would do something and is not built yet."""
-    findings: list[Finding] = []
-    for setting in checked.unbuilt:
-        file, line, source = locate(loaded.origins, setting.key)
-        findings.append(
-            Finding(
-                rule="R301",
-                severity="error",
-                key=setting.key,
-                message=f"{setting.key} is not built yet, so it cannot be launched",
-                fix=f"leave it{_GOES_WITH.get(setting.key, ' at its default')} to train without it; "
-                "titan validate plans it as it is",
-                file=file,
-                line=line,
-                source=source,
-            )
-        )
-    return findings
 
 
 def _say_nothing_started(checked: Report) -> None:

@@ -93,15 +93,3 @@ def test_lines_keep_to_60_columns(recipe: str, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr("titancli.report.width_of", lambda _: 60)
     import_file(recipe, {}, output=None, force=False, as_json=False)
     assert max(map(len, capsys.readouterr().err.splitlines())) <= 60
-
-
-def test_what_launch_refuses_is_switched_off_in_the_command_that_comes_next(
-    titan: Callable[..., Any], tmp_path: Path
-) -> None:
-    tables = "[validation]\nenable = true\n[checkpoint]\nenable = true\ninterval = 7\n"
-    (tmp_path / "theirs.toml").write_text(f'[model]\nname = "llama3"\nflavor = "8B"\n{tables}')
-    last = titan("import", "theirs.toml", "--output", "run.toml").out.rstrip().splitlines()[-1]
-    off = last.partition("titan launch run.toml ")[2].split()
-    assert off == ["--no-validation.enable"]
-    told = json.loads(titan("validate", "run.toml", *off, "--json").out)
-    assert not [row for row in told["settings"] if "not built yet" in row["reason"]]

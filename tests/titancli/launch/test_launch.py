@@ -15,7 +15,6 @@ from engine.sources import load
 
 WRONG = "[train]\nseqlen = 4096\n"
 TOO_LARGE = '[cluster]\ngpu = "h100-80"\nnodes = 2\n'
-UNBUILT = "[data]\nnum_workers = 1\n\n[checkpoint]\nlast_save_in_hf = true\nenable = true\n"
 
 
 @pytest.fixture
@@ -39,27 +38,9 @@ def test_three_mistakes_are_told_with_lines_and_nothing_is_started(
 
 
 def test_mistakes_come_before_hardware(titan: Callable[..., Any], file: Callable[[str], str]) -> None:
-    ran = titan("launch", file(WRONG + TOO_LARGE + UNBUILT))
+    ran = titan("launch", file(WRONG + TOO_LARGE))
     assert ran.code == 2
     assert "H80" not in ran.err
-
-
-def test_hardware_comes_before_what_is_not_built(titan: Callable[..., Any], file: Callable[[str], str]) -> None:
-    ran = titan("launch", file(TOO_LARGE + UNBUILT))
-    assert ran.code == 3
-    assert "this run needs 16 x h100-80 (2 nodes of 8)" in ran.err
-    assert "not built yet" not in ran.err
-
-
-def test_what_is_not_built_is_named_with_key_and_line(
-    titan: Callable[..., Any], file: Callable[[str], str], tmp_path: Path
-) -> None:
-    ran = titan("launch", "--preset", "quickstart", file(UNBUILT))
-    assert ran.code == 2
-    for line, key in ((2, "data.num_workers"), (5, "checkpoint.last_save_in_hf")):
-        assert f"error[R301]: {key} is not built yet" in ran.err
-        assert f"  --> run.toml:{line}  {key}\n" in ran.err
-    assert not (tmp_path / "runs").exists()
 
 
 def test_largest_preset_says_what_it_needs_what_is_here_and_what_to_do(titan: Callable[..., Any]) -> None:
