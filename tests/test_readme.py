@@ -25,10 +25,15 @@ SHOWN = {
     for line, shown in re.findall(r"^    \$ (titan [^\n]*)\n((?:    [^$\n][^\n]*\n)+)", README, re.MULTILINE)
     if not line.endswith("\\")
 }
+# What lines write, by the line that writes it.
+MADE = {words[words.index("--output") + 1]: line for line in SHOWN if "--output" in (words := line.split())}
 FILES = {
     "run.toml": next(picture for picture in PICTURES if picture.name == "validate-errors").files["run.toml"],
     "llama3_8b.toml": RECIPES["llama3_8b"].text,
+    "data.toml": README.partition("`data.toml`\n\n```toml\n")[2].partition("```")[0],
 }
+# What these name in turn.
+BESIDE = {"data.toml": {"corpus.jsonl": README.partition("```json\n")[2].partition("```")[0]}}
 
 
 def test_readme_states_the_planners_errors_as_they_are_kept() -> None:
@@ -42,6 +47,15 @@ def test_readme_states_the_planners_errors_as_they_are_kept() -> None:
     told = (ROOT / "README.md").read_text("utf-8")
     assert kept
     assert [line for line in kept if line not in told] == [], "\n".join(["README's table should be:", *kept])
+
+
+def test_readme_states_how_fast_data_is_read_as_it_is_kept() -> None:
+    steps = json.loads((ROOT / "tests" / "bench" / "loader.json").read_text("utf-8"))["steps"]
+    waits = json.loads((ROOT / "tests" / "device" / "data_wait_h200.json").read_text("utf-8"))
+    assert "more than a thousand times as fast as an 8B model" in README
+    assert min(row["times_consumed"] for row in steps.values()) > 1000
+    assert "waits for its data 0.2 % of its time" in README
+    assert round(max(waits[name]["data_wait_pct"] for name in ("bins_0", "lines_0")), 1) == 0.2
 
 
 def test_readme_shows_what_validate_prints() -> None:
@@ -81,10 +95,15 @@ def test_what_readme_shows_is_what_is_printed(
     words = shlex.split(line, comments=True)[1:]
     for name in {*FILES} & {*words}:
         if name != words[words.index("--output") + 1 if "--output" in words else 0]:
-            (tmp_path / name).write_text(FILES[name], "utf-8")
+            for file, text in {name: FILES[name], **BESIDE.get(name, {})}.items():
+                (tmp_path / file).write_text(text, "utf-8")
+    for word in {*MADE} & {*words} - {*FILES}:
+        if MADE[word] != line:
+            run_command_line(shlex.split(MADE[word])[1:])
+    capsys.readouterr()
     run_command_line(words)
     told = capsys.readouterr()
-    printed = (told.out + told.err).splitlines()
+    printed = list(filter(str.strip, (told.out + told.err).splitlines()))
     for part in re.split(r"(?m)^    \.\.\.$", SHOWN[line]):
         lines = [each.removeprefix("    ") for each in part.splitlines() if each.strip()]
         starts = [at for at in range(len(printed)) if printed[at : at + len(lines)] == lines]
