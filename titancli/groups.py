@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from titancli.arguments import Config, DumpFolder, ForceFolder, Json, Preset, Run
+from titancli.arguments import Config, DumpFolder, ForceFolder, Json, Preset
 from titancli.help import KEYS, SETTINGS, Command, Commands
 
 
@@ -21,6 +21,12 @@ def _group(name: str, does: str) -> typer.Typer:
 data = _group("data", "Look at the data of a config, and make it ready.")
 checkpoint = _group("checkpoint", "List, prove and convert the checkpoints of a run.")
 
+_Where = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN", help="A run folder or its name, or checkpoints by path or URL; the newest run without."
+    ),
+]
 _Step = Annotated[int | None, typer.Option("--step", metavar="N", help="Which step; the newest without.")]
 
 
@@ -59,7 +65,7 @@ def prepare(
 
 
 @checkpoint.command(cls=Command)
-def ls(run: Run = None, dump_folder: DumpFolder = "runs", json: Json = False) -> int:
+def ls(run: _Where = None, dump_folder: DumpFolder = "runs", json: Json = False) -> int:
     """List the checkpoints of a run: step, age, size, layout."""
     from titancli.checkpoint.ls import ls
 
@@ -68,7 +74,7 @@ def ls(run: Run = None, dump_folder: DumpFolder = "runs", json: Json = False) ->
 
 @checkpoint.command(cls=Command)
 def verify(
-    run: Run = None,
+    run: _Where = None,
     dump_folder: DumpFolder = "runs",
     step: _Step = None,
     values: Annotated[bool, typer.Option("--values", help="Read every tensor too, not names and sizes alone.")] = False,
