@@ -38,6 +38,10 @@ EVERY_COMMAND = (
     ("explain-config", "P101"),
     ("explain-config", "strategies"),
     ("explain-config", "--preset", "fsdp-8b", "--toml"),
+    ("data", "check", "--preset", "quickstart"),
+    ("data", "prepare", "--preset", "quickstart"),
+    ("checkpoint", "ls"),
+    ("checkpoint", "verify"),
 )
 # As a person walks through them, from a config to a run, then what is beside the way.
 WALK = (
@@ -122,6 +126,8 @@ NARROW = (
     ("monitor", "done", "--once"),
     ("compare", "done"),
     ("logs", "nowhere"),
+    ("data", "--help"),
+    ("checkpoint", "ls", "done"),
 )
 
 

@@ -29,7 +29,7 @@ def test_word_after_a_group_is_a_command_of_its() -> None:
 
 
 def test_flags_of_a_command_of_a_group_are_its_own() -> None:
-    assert values("checkpoint", "verify", "--") == ["--dump-folder", "--step", "--values", "--json", "--help"]
+    assert values("checkpoint", "ls", "--") == ["--dump-folder", "--json", "--help"]
     assert values("data", "check", "--training.") == values("validate", "--training.") != []
 
 
