@@ -2,12 +2,15 @@
 
 The corpus is the standard library's source, copied until it has CORPUS_MIB, in JSON lines. `bpe` is a byte-level BPE
 that is trained here on a part of it. Not a test: `python tests/bench/bench_prepare.py [CORPUS_MIB]` writes
-`prepare.json`. Per core means per worker: with two of them on two cores, half of the rate.
+`prepare.json`. Per core means per second of the workers' CPU time (their start included), which a busy machine changes
+little; what passed on the clock is beside it, with the load at the time.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import resource
 import sys
 import tempfile
 import time
@@ -57,21 +60,27 @@ def bpe(folder: Path) -> FileTokenizer:
 def measured(path: Path, tokenizer: Tokenizer, workers: int) -> dict[str, float]:
     """Rates of the median of ROUNDS preparations."""
     corpus = survey(Named(dataset="jsonl", path=str(path), key=KEY), Config(), tokenizer)
-    seconds, tokens = [], 0
+    seconds, cpu_seconds, tokens = [], [], 0
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory() as out:
-            begin = time.perf_counter()
+            begin, cpu_begin = time.perf_counter(), cpu_s()
             tokens = prepare(corpus, Path(out), workers=workers).tokens
             seconds.append(time.perf_counter() - begin)
-    each = min(workers, len(corpus.parts))
+            cpu_seconds.append(cpu_s() - cpu_begin)
     return {
         "parts": len(corpus.parts),
         "seconds": round(median(seconds), 3),
         "tokens": tokens,
         "tokens_per_s": round(tokens / median(seconds)),
-        "tokens_per_s_per_core": round(tokens / median(seconds) / each),
-        "text_mb_per_s_per_core": round(path.stat().st_size / median(seconds) / each / 1e6, 2),
+        "tokens_per_s_per_core": round(tokens / median(cpu_seconds)),
+        "text_mb_per_s_per_core": round(path.stat().st_size / median(cpu_seconds) / 1e6, 2),
     }
+
+
+def cpu_s() -> float:
+    """CPU seconds of processes that were started here and have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def opening(folder: Path) -> float:
@@ -105,6 +114,8 @@ def main(size_mib: int) -> None:
             for workers in (1, 2)
         }
         told = {
+            "load_average": round(os.getloadavg()[0], 1),
+            "cores": os.cpu_count(),
             "date": datetime.now(UTC).date().isoformat(),
             "corpus_bytes": path.stat().st_size,
             "rates": rates,
