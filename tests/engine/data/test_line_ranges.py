@@ -37,9 +37,7 @@ SIZE = len(b"\n".join(LINES))
 def test_stretches_together_are_the_file(path, cuts):
     bounds = [0, *sorted(cuts), SIZE]
     read = [
-        record
-        for begin, end in pairwise(bounds)
-        for record in json_lines_between(path, begin, end, text_field="text")
+        record for begin, end in pairwise(bounds) for record in json_lines_between(path, begin, end, text_field="text")
     ]
     assert read == [*documents("jsonl", str(path))]
 
