@@ -37,8 +37,7 @@ _ENDS: dict[str, dict[int, str]] = {
     "data check": {
         EXIT_OK: "the data is sound, and there is enough of it",
         EXIT_CONFIG: "a run would be refused: the config, the data or the command line is wrong",
-        EXIT_HARDWARE: _NO_ROOM,
-        EXIT_INTERRUPTED: "Ctrl-C; nothing is written",
+        EXIT_INTERRUPTED: "Ctrl-C; what was prepared of a large corpus is kept",
     },
     "data prepare": {
         EXIT_OK: "the tokens are there",
