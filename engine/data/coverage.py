@@ -5,10 +5,11 @@ Knows a stream of tokens and how many of its samples are read. Does not know whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.data.stream import TokenStream
 
@@ -58,7 +59,9 @@ class Taken:
 
 def lengths_of(stream: TokenStream) -> Lengths:
     """The lengths of a stream that has documents."""
-    lengths = np.diff(stream.starts, append=stream.tokens)
+    lengths = np.empty(len(stream.starts), dtype=np.int64)
+    for first, begins, ends in _documents(stream):
+        lengths[first : first + len(begins)] = ends - begins
     longest = int(lengths.argmax())
     return Lengths(
         mean=stream.tokens / len(lengths),
@@ -72,24 +75,36 @@ def lengths_of(stream: TokenStream) -> Lengths:
 
 def cut_of(stream: TokenStream, seq_len: int) -> Cut:
     """What sequences cut. A corpus shorter than one is read round and round: nothing of it is cut or left out."""
-    begins = np.asarray(stream.starts)
-    ends = np.append(begins[1:], stream.tokens)
-    longer = int(np.count_nonzero(ends - begins > seq_len))
-    if stream.is_shorter_than_a_sample(seq_len):
-        cycles, rest = divmod(seq_len, stream.tokens)
-        starts = cycles * len(begins) + int(np.searchsorted(begins, rest, side="right")) - 1
-        return Cut(cut_documents=0, longer_documents=0, left_out_tokens=0, left_out_documents=0, document_starts=starts)
+    short, samples = stream.is_shorter_than_a_sample(seq_len), stream.samples(seq_len)
     # The last label of an epoch is at `last`: what lies behind it is never read.
-    samples = stream.samples(seq_len)
     last = samples * seq_len
-    last_of_window = (np.minimum(begins // seq_len, samples - 1) + 1) * seq_len
+    cut = longer = left_out = starts = 0
+    for _, begins, ends in _documents(stream):
+        longer += int(np.count_nonzero(ends - begins > seq_len))
+        if short:
+            continue
+        last_of_window = (np.minimum(begins // seq_len, samples - 1) + 1) * seq_len
+        cut += int(np.count_nonzero((ends - 1 > last_of_window) & (begins <= last)))
+        left_out += int(np.count_nonzero(begins > last))
+        starts += int(np.count_nonzero((begins > 0) & (begins <= last)))
+    if short:
+        cycles, rest = divmod(seq_len, stream.tokens)
+        starts = cycles * len(stream.starts) + int(np.searchsorted(stream.starts, rest, side="right")) - 1
     return Cut(
-        cut_documents=int(np.count_nonzero((ends - 1 > last_of_window) & (begins <= last))),
+        cut_documents=cut,
         longer_documents=longer,
-        left_out_tokens=stream.tokens - last - 1,
-        left_out_documents=int(np.count_nonzero(begins > last)),
-        document_starts=int(np.count_nonzero((begins > 0) & (begins <= last))),
+        left_out_tokens=0 if short else stream.tokens - last - 1,
+        left_out_documents=left_out,
+        document_starts=starts,
     )
+
+
+def _documents(stream: TokenStream) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+    """Where documents begin and end, many at once but not all; and the number of the first of them, from 0."""
+    for first in range(0, len(stream.starts), _AT_ONCE):
+        some = np.asarray(stream.starts[first : first + _AT_ONCE + 1])
+        ends = some[1:] if len(some) > _AT_ONCE else np.append(some[1:], stream.tokens)
+        yield first, some[:_AT_ONCE], ends
 
 
 def taken_of(stream: TokenStream, seq_len: int, *, samples: int) -> Taken:

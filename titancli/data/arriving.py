@@ -71,12 +71,13 @@ def arriving_of(reads: Reads, config: Config, plan: Plan, tokenizer: Tokenizer, 
     stream = token_stream(_first(records, seq_len, tell), tokenizer, skip_unreadable=skips)
     if stream.tokens == 0:
         raise TitanError(nothing_to_read(named.dataset, named.path, unreadable=stream.bad_lines))
+    lengths = lengths_of(stream)
     return Arriving(
         named=named,
         stream=stream,
-        lengths=lengths_of(stream),
+        lengths=lengths,
         special=special_of(named, stream, tokenizer, tell),
-        begins=beginning_of(stream, tokenizer),
+        begins=beginning_of(stream, lengths, tokenizer),
         needed_tokens=config.training.steps * plan.global_batch_size * seq_len,
         pieces=_pieces(stream, config, tokenizer, tokens),
     )

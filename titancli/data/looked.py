@@ -162,13 +162,12 @@ def _of_corpus(
         bad=stream.bad,
         special=special_of(named, stream, tokenizer, tell),
         texts=_texts(named, config, tokenizer, lengths.longest_document, tell),
-        begins=beginning_of(stream, tokenizer),
+        begins=beginning_of(stream, lengths, tokenizer),
     )
 
 
-def beginning_of(stream: TokenStream, tokenizer: Tokenizer) -> str:
+def beginning_of(stream: TokenStream, lengths: Lengths, tokenizer: Tokenizer) -> str:
     """The first words of the longest document."""
-    lengths = lengths_of(stream)
     end = lengths.longest_begin + min(lengths.longest, _BEGINNING_TOKENS)
     return tokenizer.decode(stream.read(lengths.longest_begin, end).tolist())
 
