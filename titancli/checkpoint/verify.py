@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -42,10 +42,15 @@ def verify(
     found = find(name, dump_folder)
     paths = [found.folder / each for each in asked_for(found, step, every=every)]
     rows: list[Examined] = []
-    for path, examined in zip(paths, _examined(paths, values=values), strict=True):
-        rows.append({"name": path.name, "path": str(path), "whole": not examined["faults"]} | examined)
-        if not as_json:
-            _say(rows[-1], values=values)
+    with contextlib.closing(_examined(paths, values=values)) as looked:
+        for path in paths:
+            if values and report.is_screen(sys.stderr):
+                # A large one takes minutes.
+                report.say(f"reading all of {path}", sys.stderr, tint="faint")
+            examined = next(looked)
+            rows.append({"name": path.name, "path": str(path), "whole": not examined["faults"]} | examined)
+            if not as_json:
+                _say(rows[-1], values=values)
     whole = all(row["whole"] for row in rows)
     if as_json:
         told = {"folder": str(found.folder), "whole": whole, "values": values, "checkpoints": rows}
@@ -74,7 +79,7 @@ def _of_step(message: str, step: int, fix: str) -> Finding:
     return report.error("U198", message.replace(f"load_step = {step}", f"--step {step}"), fix)
 
 
-def _examined(paths: Sequence[Path], *, values: bool) -> Iterator[Examined]:
+def _examined(paths: Sequence[Path], *, values: bool) -> Generator[Examined, None, None]:
     """What the process with torch finds in each checkpoint, one after another; it never outlives this."""
     removed = foreign(os.environ)
     environ = {name: value for name, value in os.environ.items() if name not in removed}
