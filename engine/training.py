@@ -150,8 +150,10 @@ class Training:
                 ahead.failure = ahead.failure or self.saver.look()
                 if self.saver.is_due(done):
                     self.save(self.saver, done)
-            if self.validation is not None and self.validation.is_due(done):
-                self.validate(self.validation, done)
+            if self.validation is not None and status.stop_exit_code is None:
+                is_last = done == steps or status.ended > 0
+                if self.validation.is_due(done, is_last=is_last):
+                    self.validate(self.validation, done)
         if self.pending is not None:
             self.report(status.tokens, profiler)
         if self.saver is not None and done >= first_step:
@@ -245,9 +247,8 @@ class Training:
 
     def save(self, saver: Saver, step: int, *, last: bool = False) -> None:
         """Saves what is there after `step`, once it is known to be finite; the `last` one is waited for."""
-        pending, allowed_s = self.pending, self.config.comm.save_timeout_seconds
-        if pending is not None and bool(pending.bad):
-            self.settle(pending, True)
+        self.settle_if_bad()
+        allowed_s = self.config.comm.save_timeout_seconds
         with self.pulse.within("save", allowed_s, f"comm.save_timeout_seconds = {allowed_s}"):
             saver.save(step)
             if last:
@@ -256,6 +257,7 @@ class Training:
     def validate(self, validation: Validation, step: int) -> None:
         """Writes down the loss over held-out text with the weights after `step`; its time is not that of steps."""
         self.wait()
+        self.settle_if_bad()
         began_s = time.perf_counter()
         self.recorder.begin("validate")
         found = validation.run(step)
@@ -269,6 +271,11 @@ class Training:
         self.recorder.write(
             "validation", step=step, loss=loss, tokens=found.tokens, batches=found.batches, seconds=found.seconds
         )
+
+    def settle_if_bad(self) -> None:
+        """Waits for the step that is queued, if any is, and raises NonFiniteStep if it is bad."""
+        if self.pending is not None and bool(self.pending.bad):
+            self.settle(self.pending, True)
 
     def settle(self, pending: Pending, bad: bool) -> None:
         """Looks at a step that is over; raises NonFiniteStep if it was bad."""

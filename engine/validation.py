@@ -44,15 +44,15 @@ class Validation:
 
     def __init__(self, config: Config, built: Built, loader: Loader, *, pulse: Pulse, stop: Stop) -> None:
         self._built, self._loader, self._pulse, self._stop = built, loader, pulse, stop
-        self._freq, self._last_step = config.validation.freq, config.training.steps
+        self._freq = config.validation.freq
         self._batches = validation_batches(config, loader.index)
         # The first one compiles.
         self._allowed = (config.comm.init_timeout_seconds, "comm.init_timeout_seconds")
         self._later = (config.comm.train_timeout_seconds, "comm.train_timeout_seconds")
 
-    def is_due(self, step: int) -> bool:
+    def is_due(self, step: int, *, is_last: bool = False) -> bool:
         """Whether a validation follows `step`: every validation.freq, and after the last."""
-        return step % self._freq == 0 or step == self._last_step
+        return is_last or step % self._freq == 0
 
     def run(self, step: int) -> Validated | None:
         """The loss with the weights after `step`; None where ranks were asked to stop before it was known."""
@@ -95,13 +95,14 @@ class Agreed:
     """Whether any rank said yes, known without waiting for what was queued after the question."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, on_gpu = device, device.type == "cuda"
-        self._host = torch.zeros((), dtype=torch.int64, pin_memory=on_gpu)
-        self._copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._device, self._on_gpu = device, device.type == "cuda"
+        self._host = torch.zeros((), dtype=torch.int64, pin_memory=self._on_gpu)
+        self._copied = torch.cuda.Event() if self._on_gpu else None  # type: ignore[no-untyped-call]
 
     def ask(self, mine: bool) -> None:
         """Begins to ask; a collective."""
-        word: Tensor = torch.tensor(int(mine), dtype=torch.int64).to(self._device)
+        word: Tensor = torch.tensor(int(mine), dtype=torch.int64, pin_memory=self._on_gpu)
+        word = word.to(self._device, non_blocking=True)
         dist.all_reduce(word)
         self._host.copy_(word, non_blocking=True)
         if self._copied is not None:

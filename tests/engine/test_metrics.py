@@ -44,6 +44,15 @@ def test_c48_a_rate_counts_the_whole_world_and_is_shared_out_over_gpus() -> None
     assert (second.tokens_per_s, second.tokens_per_s_per_gpu) == (8192, 1024)
 
 
+def test_time_that_is_left_out_slows_no_step() -> None:
+    meter = cpu_meter()
+    meter.add(tokens=8, slots=8, data_s=0.0)
+    meter.report(20.0)
+    meter.add(tokens=8, slots=8, data_s=0.0)
+    meter.leave_out(100.0)
+    assert meter.report(122.0).tokens_per_s == 4
+
+
 def test_step_time_is_the_mean_of_the_window_and_step_1_is_told_too() -> None:
     first, last = speeds(cpu_meter(), [20, 1, 2, 3], tokens=1, slots=1, log_freq=4)
     assert (first.step_s, last.step_s, last.data_s) == (20, 2, 0.25)

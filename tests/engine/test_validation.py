@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from gloo_pool import GlooPool
 from parity import Layout
 from resuming import train
+
+import engine.training
+import engine.validation
 
 LAYOUTS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "fsdp2": ({"dp": 2}, {}),
@@ -117,3 +125,87 @@ def test_c37_held_out_text_of_less_than_a_global_batch_is_read_to_its_end(gloo: 
     given = arguments({"dp": 2}, str(path))
     [event, _] = validations(gloo.run(2, train, arguments=given, folder=str(tmp_path))[0])
     assert event["tokens"] == 11 * 16
+
+
+# ---- when there is one, and what else may happen: one process that is this one ---------------
+
+
+def brief(held_out: str, **values: Any) -> dict[str, Any]:
+    """Arguments of one process with one layer: a validation of two global batches after every step."""
+    few = {"model__shape__n_layers": 1, "training__steps": 4, "validation__freq": 1, "validation__steps": 2}
+    return arguments({}, held_out, **few) | values
+
+
+def validated_steps(found: dict[str, Any]) -> list[int]:
+    """The steps after which there was one."""
+    return [event["step"] for event in validations(found)]
+
+
+def test_the_last_step_before_the_data_ends_is_followed_by_one(held_out: str, tmp_path: Path) -> None:
+    given = brief(held_out, validation__freq=2)
+    assert validated_steps(train(given, str(tmp_path), ends_after=3)) == [2, 3]
+
+
+def test_one_that_was_due_at_the_step_of_a_resume_is_not_run_again(held_out: str, tmp_path: Path) -> None:
+    given = brief(held_out, validation__freq=2)
+    train(given, str(tmp_path), ends_after=2)
+    assert validated_steps(train(given, str(tmp_path))) == [2, 4]
+
+
+def test_held_out_text_moves_no_position_in_the_data(held_out: str, tmp_path: Path) -> None:
+    values = {"training__dataset": "text", "training__dataset_path": __file__, "checkpoint__interval": 2}
+    given = brief(held_out, **values)
+    straight = train(given | {"validation__enable": False}, str(tmp_path / "straight"), reads=True)
+    train(given, str(tmp_path / "cut"), reads=True)
+    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-4")
+    resumed = train(given, str(tmp_path / "cut"), reads=True)
+    assert list(resumed["losses"]) == [3, 4]
+    assert {step: straight["losses"][step] for step in (3, 4)} == resumed["losses"]
+
+
+def planted(
+    change: Callable[[int, torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch, name: str, module: Any
+) -> None:
+    """Lets `change` look at the sum of losses of each call (from 1) of a function of the step."""
+    before, calls = getattr(module, name), 0
+
+    def called(*given: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return change(calls, before(*given))
+
+    monkeypatch.setattr(module, name, called)
+
+
+def test_a_loss_that_is_not_finite_is_null_with_a_warning_and_training_goes_on(
+    held_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted(lambda call, loss: loss * math.nan if call == 3 else loss, monkeypatch, "forward_losses", engine.validation)
+    found = train(brief(held_out, validation__freq=2), str(tmp_path))
+    first, last = validations(found)
+    assert (first["loss"] is None, last["loss"] is None, found["last_step"]) == (False, True, 4)
+    warnings = [event["message"] for event in found["events"] if event["kind"] == "warning"]
+    assert warnings == ["the validation loss after step 4 is nan"]
+
+
+def test_a_signal_ends_one_before_it_is_over(held_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def terminated(call: int, loss: torch.Tensor) -> torch.Tensor:
+        if call == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert call <= 2, "it went on after a signal"
+        return loss
+
+    planted(terminated, monkeypatch, "forward_losses", engine.validation)
+    found = train(brief(held_out, validation__steps=-1), str(tmp_path))
+    assert (validated_steps(found), found["reason"]) == ([], "stopped by a signal after step 2")
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-2"]
+
+
+def test_weights_that_a_bad_step_leaves_are_not_validated(
+    held_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted(lambda call, loss: loss * math.nan if call == 2 else loss, monkeypatch, "forward_backward", engine.training)
+    with pytest.raises(RuntimeError, match="step 2: the loss is not finite on rank 0"):
+        train(brief(held_out, validation__freq=2, metrics__log_freq=10), str(tmp_path))
+    events = (tmp_path / "events" / "rank-00000.jsonl").read_text()
+    assert '"validation"' not in events

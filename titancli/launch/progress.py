@@ -68,6 +68,13 @@ def _is_between(state: RunState) -> bool:
     return state.phase is None and state.step is None and bool(state.ranks)
 
 
+def validated(state: RunState) -> str:
+    """What the newest validation found, in words; empty where there was none."""
+    if state.validation_step is None:
+        return ""
+    return f"validation loss {figures.loss(state.validation_loss)} after step {state.validation_step:,}"
+
+
 def used_bytes(state: RunState) -> int | None:
     """Memory of the rank that uses most."""
     return max((rank.used_bytes for rank in state.ranks.values() if rank.used_bytes is not None), default=None)
@@ -82,6 +89,7 @@ class Lines:
         self._since_s = time.monotonic()
         self._phase_since_s = self._since_s
         self._warned: set[str] = set()
+        self._validated: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -107,6 +115,9 @@ class Lines:
             self._say(state, self._step(state))
         elif now_s - self._since_s > _STILL_S and state.step is None:
             self._say(state, f"still {doing(state)} ({figures.duration(now_s - self._phase_since_s)})")
+        if state.validation_step not in (None, self._validated):
+            self._validated = state.validation_step
+            self._say(state, validated(state))
 
     def show_warnings(self, state: RunState) -> None:
         """Says each warning once."""
@@ -186,14 +197,14 @@ class Bar:
     def _figures(self, state: RunState) -> str:
         if state.step is None:
             return ""
-        return "  ".join(
-            (
-                f"  loss {figures.loss(state.loss)}",
-                f"{figures.rate(state.tokens_per_s_per_gpu)} {report.speed_unit(state.gpu)}",
-                figures.memory(used_bytes(state)),
-                f"left {figures.duration(eta_s(state, self._steps))}",
-            )
+        told = (
+            f"  loss {figures.loss(state.loss)}",
+            f"{figures.rate(state.tokens_per_s_per_gpu)} {report.speed_unit(state.gpu)}",
+            figures.memory(used_bytes(state)),
+            f"left {figures.duration(eta_s(state, self._steps))}",
+            validated(state),
         )
+        return "  ".join(text for text in told if text)
 
 
 def quietly_say(text: str, *, tint: str = "") -> None:

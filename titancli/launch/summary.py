@@ -50,6 +50,7 @@ def summary(ending: Ending, plan: Plan, run: Path, *, steps: int, goes_on: bool 
     rows = (
         *((("ended early", reason),) if early else ()),
         ("loss", f"{figures.loss(state.first_loss)} -> {figures.loss(state.loss)}"),
+        *_validated(state),
         ("speed", _speed(state, plan.gpu)),
         ("peak memory", _memory(state, plan, each)),
         *_saved(run, ending.exit_code, goes_on=goes_on),
@@ -57,6 +58,13 @@ def summary(ending: Ending, plan: Plan, run: Path, *, steps: int, goes_on: bool 
         ("next", f"titan monitor {named(run)}; titan logs {named(run)}"),
     )
     return "\n".join((head, *(f"  {label:<12} {text}" for label, text in rows)))
+
+
+def _validated(state: RunState) -> list[tuple[str, str]]:
+    """The loss over held-out text, where there is any."""
+    if state.validation_step is None:
+        return []
+    return [("validation", f"{figures.loss(state.validation_loss)} after step {state.validation_step:,}")]
 
 
 def _saved(run: Path, exit_code: int, *, goes_on: bool) -> list[tuple[str, str]]:

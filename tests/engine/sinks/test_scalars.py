@@ -53,3 +53,12 @@ def test_a_checkpoint_has_its_own_step(told: Told) -> None:
     committed = told("checkpoint", step=20, path="there", seconds=1.5, bytes=9, state="committed")
     assert by_step.take(committed) == {"checkpoint/seconds": 1.5, "checkpoint/bytes": 9}
     assert by_step.step == 20
+
+
+def test_a_validation_has_its_own_step_and_no_loss_where_it_is_not_known(told: Told) -> None:
+    by_step = ByStep()
+    fields = {"tokens": 80, "batches": 2, "seconds": 0.5}
+    numbers = {f"validation/{name}": value for name, value in fields.items()}
+    assert by_step.take(told("validation", step=20, loss=2.5, **fields)) == numbers | {"validation/loss": 2.5}
+    assert by_step.step == 20
+    assert by_step.take(told("validation", step=40, loss=None, **fields)) == numbers

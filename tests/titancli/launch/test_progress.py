@@ -49,6 +49,15 @@ def test_lines_tell_phases_steps_and_warnings_once_each(capsys: pytest.CaptureFi
     ]
 
 
+def test_validation_is_told_once_with_its_loss(capsys: pytest.CaptureFixture[str]) -> None:
+    lines, state = Lines(10), RunState()
+    told = [phase("train"), step(2), phase("train", "end"), phase("validate")]
+    for events in ([phase("build")], told, [event("validation", step=2, loss=2.25)], []):
+        state = fold(state, events)
+        lines.show(state)
+    assert capsys.readouterr().out.splitlines()[-1] == "validation loss 2.2500 after step 2"
+
+
 def test_run_that_ends_in_its_first_step_is_not_said_to_build_again(capsys: pytest.CaptureFixture[str]) -> None:
     lines, state = Lines(10), RunState()
     for events in ([phase("build")], [phase("build", "end"), phase("train")], [phase("train", "end")]):

@@ -39,6 +39,12 @@ def test_finished_run_is_summed_up() -> None:
     )
 
 
+def test_run_that_was_validated_tells_its_newest_loss_on_held_out_text() -> None:
+    told = fold(state(), [{"kind": "validation", "rank": 0, "step": 4, "loss": 2.75}])
+    text = summary(Ending(exit_code=0, state=told, seconds=3.0), PLAN, Path("runs/x"), steps=4)
+    assert text.splitlines()[2] == "  validation   2.7500 after step 4"
+
+
 def test_c37_run_whose_data_ended_says_so_in_its_summary() -> None:
     reason = "the data ended after step 2 on all data ranks: 5 sequences in all, 2 a step"
     ended = fold(RunState(), [{"kind": "step", "rank": 0, "step": 2, "loss": 4.0}])

@@ -45,7 +45,9 @@ def _gone(look: Look) -> Iterator[Case]:
 def _silent(look: Look) -> Iterator[Case]:
     quiet_s = silence_s(look.seen, look.now)
     patience_s = max(_QUIET_S, _QUIET_STEPS * (look.seen.step_s or 0.0))
-    if look.state == "running" and quiet_s is not None and quiet_s > patience_s:
+    # A validation writes when it is over, and may be of much text; ranks that are stuck in it end themselves.
+    is_validating = look.seen.phase == "validate"
+    if look.state == "running" and not is_validating and quiet_s is not None and quiet_s > patience_s:
         yield Case(
             words={"run": look.run, "time": figures.duration(quiet_s // 60 * 60)},
             about=frozenset({look.seen.last_time}),

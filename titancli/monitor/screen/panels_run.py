@@ -227,8 +227,8 @@ def _kept(frame: Frame) -> Iterator[Fact]:
     """Its last validation, what it keeps and how often it began; nothing where it has none of that and began once."""
     seen = frame.seen
     if seen.validation_step is not None:
-        said = f"loss {figures.loss(seen.validation_loss)} after step {seen.validation_step:,}"
-        yield Fact(label="validation", full=((said, PLAIN),))
+        said = f"{figures.loss(seen.validation_loss)} after step {seen.validation_step:,}"
+        yield Fact(label="val loss", full=((said, PLAIN),))
     if seen.saving_step is not None:
         after = ", and has not come to its end" if frame.state in ENDED else ""
         yield Fact(label="saving", full=((f"step {seen.saving_step:,}{after}", PLAIN),))

@@ -55,6 +55,7 @@ def test_silence_counts_only_while_the_run_should_speak_and_for_as_long_as_steps
     slow = event("step", step=5, step_s=30.0, loss=1.0)
     assert fares(*BEGUN, now=190.0) == {}
     assert fares(*BEGUN, now=400.0)["W104"].message == "no rank has written anything for 5 min 00 s"
+    assert fares(*BEGUN, event("phase", name="validate", state="begin"), now=400.0) == {}
     assert fares(*BEGUN, slow, now=400.0) == fares(*BEGUN, now=400.0, state="finished") == {}
 
 

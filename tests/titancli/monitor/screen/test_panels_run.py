@@ -117,6 +117,10 @@ def test_newest_checkpoint_is_shown_with_its_age() -> None:
     assert fact(saw(saving_step=6), "saving") == "step 6"
 
 
+def test_newest_validation_is_shown_with_its_step() -> None:
+    assert fact(saw(validation_step=1200, validation_loss=2.5), "val loss") == "2.5000 after step 1,200"
+
+
 def test_checkpoint_that_the_end_of_a_run_cut_off_is_said_so() -> None:
     shown = replace(saw(saving_step=6), state="failed")
     assert fact(shown, "saving") == "step 6, and has not come to its end"
