@@ -17,7 +17,7 @@ def test_nothing_is_missing_where_nothing_is_asked_for() -> None:
 
 @pytest.mark.parametrize("extra", EXTRAS, ids=lambda extra: extra.package)
 def test_what_is_asked_for_and_not_there_is_missing(extra) -> None:  # type: ignore[no-untyped-def]
-    asked = with_values(Config(), {extra.key: True})
+    asked = with_values(Config(), {extra.key: True if extra.value is None else extra.value})
     assert missing(asked, is_here=lambda package: package != extra.package) == (extra,)
     assert missing(asked, is_here=lambda _: True) == ()
 
