@@ -119,7 +119,9 @@ def test_a_folder_with_files_of_the_other_kind_says_which_dataset_takes_them(tmp
 
 def test_a_folder_without_a_file_that_is_read_says_how_they_are_named(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    assert refusal("jsonl", tmp_path).message.endswith("holds no file named *.jsonl")
+    found = refusal("jsonl", tmp_path)
+    assert found.message.endswith("holds no file named *.jsonl, *.jsonl.gz, *.jsonl.zst or alike")
+    assert found.fix.startswith('set training.dataset to "parquet"')
 
 
 def test_bytes_that_are_no_text_are_named_as_what_they_are(tmp_path):
