@@ -43,8 +43,9 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def arguments(degrees: dict[str, int], held_out: str, **values: Any) -> dict[str, Any]:
-    """Three steps in float32, a validation after the second and after the last."""
+    """Three steps of four layers in float32, a validation after the second and after the last."""
     validation = {
+        "model__shape__n_layers": 4,
         "validation__enable": True,
         "validation__dataset": "jsonl",
         "validation__dataset_path": held_out,
@@ -58,6 +59,22 @@ def arguments(degrees: dict[str, int], held_out: str, **values: Any) -> dict[str
 def validations(found: dict[str, Any]) -> list[dict[str, Any]]:
     """The validations that a rank wrote down."""
     return [event for event in found["events"] if event["kind"] == "validation"]
+
+
+@pytest.fixture(scope="module")
+def ran(held_out: str, gloo: GlooPool, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """What the ranks of a layout found; each runs once."""
+    known: dict[str, list[dict[str, Any]]] = {}
+
+    def found(layout: str) -> list[dict[str, Any]]:
+        if layout not in known:
+            degrees, values = LAYOUTS[layout]
+            given = arguments(degrees, held_out, **values)
+            folder = str(tmp_path_factory.mktemp("ran"))
+            known[layout] = gloo.run(given["processes"], train, arguments=given, folder=folder)
+        return known[layout]
+
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -82,27 +99,23 @@ def test_a_validation_follows_every_freq_steps_and_the_last(alone: dict[str, Any
 @pytest.mark.world
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_validation_loss_is_that_of_one_process(
-    layout: str, held_out: str, alone: dict[str, Any], gloo: GlooPool, tmp_path: Path
+    layout: str, alone: dict[str, Any], ran: Callable[[str], Any]
 ) -> None:
-    degrees, values = LAYOUTS[layout]
-    given = arguments(degrees, held_out, **values)
-    found = gloo.run(given["processes"], train, arguments=given, folder=str(tmp_path))
-    for one, other in zip(validations(found[0]), validations(alone), strict=True):
+    for one, other in zip(validations(ran(layout)[0]), validations(alone), strict=True):
         assert one["tokens"] == other["tokens"]
-        # Sums over ranks are of another order, in float32.
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+        # Products and sums over ranks are of another order, in float32; 2e-8 is the most that was seen.
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-6)
 
 
 @pytest.mark.world
 @pytest.mark.parametrize("layout", ["fsdp2", "interleaved pp2 fsdp2", "zbv pp2"])
-def test_training_does_not_notice_a_validation(layout: str, held_out: str, gloo: GlooPool, tmp_path: Path) -> None:
+def test_training_does_not_notice_a_validation(
+    layout: str, held_out: str, ran: Callable[[str], Any], gloo: GlooPool, tmp_path: Path
+) -> None:
     degrees, values = LAYOUTS[layout]
-    given = arguments(degrees, held_out, **values) | {"validation__freq": 1}
-    with_, without = (
-        gloo.run(given["processes"], train, arguments=given | more, folder=str(tmp_path / name))
-        for name, more in (("with", {}), ("without", {"validation__enable": False}))
-    )
-    for one, other in zip(with_, without, strict=True):
+    given = arguments(degrees, held_out, **values) | {"validation__enable": False}
+    without = gloo.run(given["processes"], train, arguments=given, folder=str(tmp_path))
+    for one, other in zip(ran(layout), without, strict=True):
         assert one["losses"] == other["losses"]
         assert all(one["held"][name].equal(other["held"][name]) for name in other["held"])
 
