@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -111,4 +112,45 @@ def test_c31_a_run_goes_on_in_another_layout(
     for rank in gloo.run(second["processes"], train, arguments=second, folder=str(tmp_path)):
         assert list(rank["losses"]) == [6, 7, 8, 9, 10]
         for step, loss in rank["losses"].items():
-            assert loss == pytest.approx(expected[step], rel=1e-5)
+            # Products and sums over ranks are of another order, in float32; 2.4e-7 is the most that was seen.
+            assert loss == pytest.approx(expected[step], rel=1e-6)
+
+
+# ---- with texts of documents, in an order drawn by the seed ------------------------------------
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Six steps over documents of unequal lengths, shuffled and masked, with a checkpoint after the third."""
+    path = tmp_path_factory.mktemp("texts") / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": f"{number:x} " * (number % 7 + 1)}) + "\n" for number in range(200)))
+    return {
+        "training__dataset": "jsonl",
+        "training__dataset_path": str(path),
+        "training__steps": 6,
+        "checkpoint__interval": 3,
+        "model__shape__n_layers": 2,
+        "data__document_mask": True,
+    }
+
+
+def test_masked_and_shuffled_documents_go_on_to_the_bit(texts: dict[str, Any], tmp_path: Path) -> None:
+    given = arguments(ONE, **texts)
+    straight = train(given, str(tmp_path), reads=True)
+    back = train(given | {"checkpoint__load_step": 3}, str(tmp_path), reads=True)
+    assert back["losses"] == {step: straight["losses"][step] for step in (4, 5, 6)}
+    assert same(straight["held"], back["held"])
+
+
+@pytest.mark.world
+@pytest.mark.parametrize(("before", "after"), [({"dp": 2}, {"pp": 2}), ({"pp": 2}, {"dp": 2})])
+def test_c31_samples_go_on_in_another_layout(
+    before: dict[str, int], after: dict[str, int], texts: dict[str, Any], gloo: GlooPool, tmp_path: Path
+) -> None:
+    first, second = arguments(before, **texts), arguments(after, **texts, checkpoint__load_step=3)
+    straight = gloo.run(2, train, arguments=first, folder=str(tmp_path), reads=True)
+    back = gloo.run(2, train, arguments=second, folder=str(tmp_path), reads=True)
+    for one, other in zip(straight, back, strict=True):
+        assert list(other["losses"]) == [4, 5, 6]
+        for step, loss in other["losses"].items():
+            assert loss == pytest.approx(one["losses"][step], rel=1e-6)
