@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from engine.checkpoint import places
 from engine.config import Config
 from engine.exchange.export import Export
 from engine.exchange.together import export_folder, export_together
@@ -20,16 +21,27 @@ from engine.recorder import Recorder
 
 
 def hand_over(
-    config: Config, plan: Plan, checkpoint: Path, *, group: dist.ProcessGroup, recorder: Recorder, pulse: Pulse
+    config: Config,
+    plan: Plan,
+    checkpoint: Path,
+    *,
+    run: Path,
+    group: dist.ProcessGroup,
+    recorder: Recorder,
+    pulse: Pulse,
 ) -> None:
     """Exports a committed checkpoint beside itself and compares the two; every rank calls it at once.
+
+    That of a checkpoint in a store goes to the run folder.
 
     The event `exported` tells where it is. TitanError D655 on all ranks where the export is another model.
     """
     began_s, allowed_s, assets = time.perf_counter(), config.comm.save_timeout_seconds, config.model.hf_assets_path
+    # Files are mapped when they are read again, which a store cannot do; of a run folder only rank 0's is known.
+    is_remote = places.is_remote(checkpoint)
     export = Export(
         checkpoint=checkpoint,
-        output=export_folder(checkpoint),
+        output=export_folder(run / checkpoint.name if is_remote else checkpoint),
         shape=plan.model,
         dtype=config.checkpoint.export_dtype,
         seq_len=config.training.seq_len,
@@ -37,7 +49,7 @@ def hand_over(
     )
     recorder.begin("save")
     with pulse.within("save", allowed_s, f"comm.save_timeout_seconds = {allowed_s}"):
-        checked = export_together(export, group=group)
+        checked = export_together(export, group=group, is_shared=not is_remote)
     if dist.get_rank() == 0:
         recorder.write(
             "exported",

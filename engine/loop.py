@@ -181,7 +181,7 @@ def _run(config: Config, plan: Plan, around: Around, source: Source | None) -> O
         assert around.run is not None, "checkpoints are kept in a run folder"
         assert beginning.group is not None, "checkpoints are kept by all ranks"
         checkpoint = checkpoints_of(config, around.run) / step_folder(outcome.last_step)
-        hand_over(config, plan, checkpoint, group=beginning.group, recorder=recorder, pulse=pulse)
+        hand_over(config, plan, checkpoint, run=around.run, group=beginning.group, recorder=recorder, pulse=pulse)
     recorder.end()
     return outcome
 

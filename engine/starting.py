@@ -24,7 +24,7 @@ from engine.checkpoint.store import load
 from engine.config import Config
 from engine.data.index import Position
 from engine.errors import Finding, TitanError
-from engine.exchange.reading import SafetensorsFolder, read_into
+from engine.exchange.reading import read_folder
 from engine.parallel.mesh import COLLECTIVE_MARGIN_S
 from engine.planner.plan import Plan
 from engine.settled import read_settled, write_settled
@@ -76,8 +76,7 @@ def load_into(built: Built, loading: Loading, *, group: dist.ProcessGroup) -> No
     """
     if loading.what == "huggingface":
         shape = built.parts[0].shape
-        with SafetensorsFolder(loading.path, shape) as source:
-            on_all(group, f"loading {loading.path}", lambda: read_into(weights_of(built), source))
+        on_all(group, f"loading {loading.path}", lambda: read_folder(weights_of(built), loading.path, shape))
     elif loading.what == "weights":
         load(weights_of(built), loading.path, group=group)
     else:

@@ -109,14 +109,17 @@ def export(
 def import_(
     folder: Annotated[
         str,
-        typer.Argument(metavar="DIR", help="A folder in Hugging Face's form, or Meta's."),
+        typer.Argument(metavar="DIR", help="A folder in Hugging Face's form, Meta's or torchtitan's."),
     ],
     output: Annotated[str | None, typer.Option("--output", metavar="DIR", help="The folder to write.")] = None,
     dtype: Annotated[str, typer.Option("--dtype", metavar="NAME", help="As training.dtype of its runs.")] = "float32",
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="8B or qwen3-8B, of torchtitan's, which says none.")
+    ] = None,
     force: ForceFolder = False,
     json: Json = False,
 ) -> int:
     """Make Hugging Face safetensors a checkpoint to begin from."""
     from titancli.checkpoint.import_ import import_
 
-    return import_(folder, output=output, dtype=dtype, force=force, as_json=json)
+    return import_(folder, output=output, dtype=dtype, model=model, force=force, as_json=json)

@@ -21,7 +21,7 @@ from engine.checkpoint.committed import (
 )
 from engine.checkpoint.manifest import changes
 from engine.errors import Finding, Severity, TitanError
-from engine.huggingface.files import refusals
+from engine.huggingface.files import folder_of, refusals
 from engine.planner.plan import Plan
 from engine.sources import Loaded, locate
 from titancli.monitor.follow import folder_of_runs
@@ -150,7 +150,7 @@ def _as_seen_from_here(mistake: TitanError, *, starts_here: bool) -> list[Findin
 def _initial(written: str, *, in_hf: bool, starts_here: bool) -> tuple[list[Finding], Path | None]:
     """The checkpoint that initial_load_path names: itself, or the newest committed one in it."""
     try:
-        path = places.place(written, key=_INITIAL)
+        path = folder_of(written) if in_hf else places.place(written, key=_INITIAL)
         is_there = places.exists(path)
     except TitanError as mistake:
         return _as_seen_from_here(mistake, starts_here=starts_here), None

@@ -10,7 +10,6 @@ first step of another run.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -97,7 +96,7 @@ def loadable(path: Path, config: Config, plan: Plan, *, what: Literal["all", "we
 
 def huggingface_weights(written: str, plan: Plan) -> Loading:
     """A folder of safetensors as what a run begins with; TitanError D650 to D652 where it is of another model."""
-    path = Path(os.path.expanduser(written))
+    path = huggingface.folder_of(written)
     wrong = huggingface.refusals(path, plan.model)
     if wrong:
         raise TitanError(*wrong)

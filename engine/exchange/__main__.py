@@ -7,7 +7,6 @@ standard output, `{"done_bytes", "total_bytes"}` on the way, and last `{"ok": tr
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -18,13 +17,16 @@ from typing import Any
 import torch
 
 from engine.checkpoint.agreed import FailedOnRank
+from engine.checkpoint.committed import MANIFEST
 from engine.checkpoint.manifest import read_manifest
+from engine.config import Model
 from engine.errors import EXIT_OK, Finding, TitanError
 from engine.exchange.check import check
-from engine.exchange.export import Export, begin, commit, give_up, model_shape, write_beside, write_part
+from engine.exchange.export import Export, begin, model_shape, write_beside, write_part
 from engine.exchange.importing import import_into, opened
+from engine.exchange.whole import begin_whole, give_up, make_whole
 from engine.report import versions
-from engine.shapes import parameter_count
+from engine.shapes import parameter_count, shape_of
 
 _SECONDS_BETWEEN_LINES = 0.2
 # Of a checkpoint that was imported nobody said how long its sequences were.
@@ -67,31 +69,25 @@ def _export(*, checkpoint: str, output: str, dtype: str | None, assets: str | No
         write_beside(export)
         _tell({"checks": True})
         checked = check(export, export.partial)
-        commit(export)
+        make_whole(export.output)
     except BaseException:
-        give_up(export)
+        give_up(export.output)
         raise
     return {"path": output, "bytes": total_bytes, "dtype": export.dtype, "step": manifest.step, **asdict(checked)}
 
 
-def _import(*, folder: str, output: str, dtype: str, force: bool) -> dict[str, Any]:
-    checkpoint = Path(output)
-    if checkpoint.exists() and not force:
-        message = f"{output} is there already"
-        fix = "name another folder, or use --force to replace it"
-        raise TitanError(Finding(rule="D654", severity="error", key="", message=message, fix=fix))
-    with opened(Path(folder)) as (source, shape):
-        if checkpoint.exists():
-            shutil.rmtree(checkpoint)
+def _import(*, folder: str, output: str, dtype: str, model: dict[str, str] | None, force: bool) -> dict[str, Any]:
+    named = None if model is None else shape_of(Model.model_validate(model))
+    with opened(Path(folder), named) as (source, shape):
         total_bytes = parameter_count(shape) * getattr(torch, dtype).itemsize
-        manifest = import_into(
-            checkpoint,
-            source,
-            shape,
-            dtype=dtype,
-            versions=versions(torch.device("cpu")),
-            written=_meter(total_bytes),
-        )
+        partial = begin_whole(Path(output), force=force, mark=MANIFEST, needed_bytes=total_bytes)
+        here, written = versions(torch.device("cpu")), _meter(total_bytes)
+        try:
+            manifest = import_into(partial, source, shape, dtype=dtype, versions=here, written=written)
+            make_whole(Path(output))
+        except BaseException:
+            give_up(Path(output))
+            raise
     return {"path": output, "bytes": manifest.bytes, "dtype": dtype, "parameters": manifest.parameters}
 
 

@@ -7,8 +7,12 @@ another order gives other logits, whatever the table of names says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,11 +40,14 @@ class Checked:
 
 
 def check(export: Export, folder: Path) -> Checked:
-    """Compares a folder with the checkpoint that it was made from; TitanError D655 where they differ."""
-    source = StoredCheckpoint(export.checkpoint)
-    _same_bytes(export, folder, source)
+    """Compares a folder with the checkpoint that it was made from; TitanError D655 where they differ.
+
+    Every tensor is read once on each side for its bytes, and by the reference once more.
+    """
     tokens_BS = torch.randint(0, export.shape.vocab_size, (1, TOKENS), generator=torch.Generator().manual_seed(0))
-    ours = own_logits(export.shape, source, tokens_BS, getattr(torch, export.dtype))
+    with _Compared(export, folder) as compared:
+        ours = logits_of(export.shape, compared.weight, tokens_BS)
+        compared.require_all()
     theirs = ReferenceModel(folder).logits(tokens_BS)
     difference, largest = float((ours - theirs).abs().max()), float(ours.abs().max())
     if not difference <= TOLERANCE * max(1.0, largest):
@@ -48,20 +55,48 @@ def check(export: Export, folder: Path) -> Checked:
     return Checked(tensors=len(export.names), logits=ours.numel(), largest_difference=difference, largest_logit=largest)
 
 
-def _same_bytes(export: Export, folder: Path, source: StoredCheckpoint) -> None:
-    from safetensors import safe_open
+class _Compared:
+    """The weights of a checkpoint, rounded as they were exported; each is compared with its bytes in the files."""
 
-    dtype, seen = getattr(torch, export.dtype), set[str]()
-    for file in export.files:
-        with safe_open(folder / file.name, framework="pt") as opened:
-            for there in opened.keys():  # noqa: SIM118 - no mapping
-                written = opened.get_tensor(there)
-                kept = source.whole(export.names[there]).to(dtype)
-                seen.add(there)
-                if written.dtype != dtype or not torch.equal(_bits(written), _bits(kept)):
-                    raise _error(f"{there} of {folder / file.name} is not what the checkpoint holds")
-    if missing := export.names.keys() - seen:
-        raise _error(f"{folder} lacks {min(missing)}")
+    def __init__(self, export: Export, folder: Path) -> None:
+        self._export, self._folder, self._source = export, folder, StoredCheckpoint(export.checkpoint)
+        self._files = {tensor: file.name for file in export.files for tensor in file.tensors}
+        self._there = {here: there for there, here in export.names.items()}
+        self._open: dict[str, Any] = {}
+        self._stack, self._seen = ExitStack(), set[str]()
+
+    def __enter__(self) -> _Compared:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._open.clear()
+        self._stack.close()
+
+    def weight(self, name: str) -> Tensor:
+        """A weight by its name here; TitanError D655 where the file holds something else."""
+        there, dtype = self._there[name], getattr(torch, self._export.dtype)
+        kept = self._source.whole(name).to(dtype)
+        if there not in self._seen:
+            written = self._written(there)
+            if written is None:
+                raise _error(f"{self._folder / self._files[there]} lacks {there}")
+            if written.dtype != dtype or not torch.equal(_bits(written), _bits(kept)):
+                raise _error(f"{there} of {self._folder / self._files[there]} is not what the checkpoint holds")
+            self._seen.add(there)
+        return kept
+
+    def _written(self, there: str) -> Tensor | None:
+        from safetensors import safe_open
+
+        name = self._files[there]
+        if name not in self._open:
+            self._open[name] = self._stack.enter_context(safe_open(self._folder / name, framework="pt"))
+        file = self._open[name]
+        return file.get_tensor(there) if there in file.keys() else None  # noqa: SIM118 - no mapping
+
+    def require_all(self) -> None:
+        """That every weight was looked at: the model that gives the logits has them all."""
+        assert self._seen == set(self._there.values()), "a weight of the export is none of the model"
 
 
 def _bits(tensor: Tensor) -> Tensor:
@@ -69,21 +104,20 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def own_logits(shape: ModelShape, source: StoredCheckpoint, tokens_BS: Tensor, dtype: torch.dtype) -> Tensor:
-    """titan's own logits, (B, S, V) in float32, of weights rounded to `dtype`; one part of the model in memory."""
-    x = _part(shape, source, (), tokens_BS.shape[1], dtype, first=True)(tokens_BS)
+def logits_of(shape: ModelShape, weight: Callable[[str], Tensor], tokens_BS: Tensor) -> Tensor:
+    """titan's own logits, (B, S, V) in float32, of weights by name; one part of the model in memory."""
+    x: Tensor = _part(shape, weight, (), tokens_BS.shape[1], first=True)(tokens_BS)
     for layer in range(shape.n_layers):
-        x = _part(shape, source, (layer,), tokens_BS.shape[1], dtype)(x)
-    logits: Tensor = _part(shape, source, (), tokens_BS.shape[1], dtype, last=True)(x)
+        x = _part(shape, weight, (layer,), tokens_BS.shape[1])(x)
+    logits: Tensor = _part(shape, weight, (), tokens_BS.shape[1], last=True)(x)
     return logits
 
 
 def _part(
     shape: ModelShape,
-    source: StoredCheckpoint,
+    weight: Callable[[str], Tensor],
     layers: tuple[int, ...],
     seq_len: int,
-    dtype: torch.dtype,
     *,
     first: bool = False,
     last: bool = False,
@@ -92,9 +126,9 @@ def _part(
         part = Decoder(shape, layers, first=first, last=last, seq_len=seq_len)
     part.to_empty(device="cpu")
     part.rebuild(torch.device("cpu"))
-    for name, weight in part.named_parameters():
+    for name, empty in part.named_parameters():
         kept = "tok_embeddings.weight" if name == "output.weight" and shape.tie_embeddings else name
-        weight.copy_(source.whole(kept).to(dtype))
+        empty.copy_(weight(kept))
     return part
 
 

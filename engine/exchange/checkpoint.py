@@ -29,6 +29,12 @@ class StoredCheckpoint:
         except Exception as error:  # pickled by torch: whatever a damaged file makes of it
             raise _broken(f"{path} cannot be read: {error}") from error
 
+    @property
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of all tensors that are kept, by name."""
+        kept = self._metadata.items()
+        return {name: tuple(each.size) for name, each in kept if isinstance(each, TensorStorageMetadata)}
+
     def whole(self, name: str) -> Tensor:
         """A weight, whole, on the CPU, in the precision that it is kept in; TitanError D653 where it is not there."""
         kept = self._metadata.get(name)
@@ -41,10 +47,6 @@ class StoredCheckpoint:
             warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
             load({name: tensor}, storage_reader=reader_of(self._path), planner=planner, no_dist=True)
         return tensor
-
-    def rows(self, name: str, first: int, end: int) -> Tensor:
-        """Rows [first, end) of a weight."""
-        return self.whole(name)[first:end]
 
 
 def _broken(message: str) -> TitanError:

@@ -1,13 +1,12 @@
 """A committed checkpoint as a folder that transformers loads, whatever layout wrote it.
 
 Knows the order: files under another name, their check (check.py), and last the rename: a folder that has its name is
-whole and was looked at. Every rank may write a part of the files; none sends a tensor to another.
+whole and was looked at (whole.py). Every rank may write a part of the files; none sends a tensor to another.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,14 +17,17 @@ import torch
 from torch import Tensor
 
 from engine.checkpoint.manifest import Manifest
-from engine.errors import Finding, TitanError
 from engine.exchange.checkpoint import StoredCheckpoint
+from engine.exchange.whole import begin_whole, partial_of, refused
 from engine.exchange.writing import File, shared_out, write_file, write_index
 from engine.huggingface.config_file import FILE, config_json
 from engine.huggingface.names import foreign_names
 from engine.shapes import ModelShape, RopeScaling, part_parameters
 
-ASSETS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+ASSETS = (
+    *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json"),
+)
 """What is taken along from the folder of a tokenizer, where it is there."""
 
 
@@ -43,7 +45,7 @@ class Export:
     @property
     def partial(self) -> Path:
         """The folder until it is whole."""
-        return self.output.with_name(f".{self.output.name}.partial")
+        return partial_of(self.output)
 
     @property
     def names(self) -> dict[str, str]:
@@ -78,18 +80,7 @@ def model_shape(manifest: Manifest) -> ModelShape:
 
 def begin(export: Export, *, force: bool = False) -> None:
     """Makes the folder; TitanError D654 where its name is taken, or the disk is too full."""
-    if os.path.lexists(export.output) and not force:
-        raise _error(f"{export.output} is there already", "name another folder, or use --force to replace it")
-    shutil.rmtree(export.partial, ignore_errors=True)
-    try:
-        export.partial.mkdir(parents=True)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise _error(f"{export.partial} cannot be made: {reason}", "name a folder that can be written") from error
-    needed, free = sum(export.sizes.values()), shutil.disk_usage(export.partial).free
-    if needed > free:
-        shutil.rmtree(export.partial, ignore_errors=True)
-        raise _error(f"an export takes {needed:,} bytes, and {free:,} are free at {export.output.parent}", "make room")
+    begin_whole(export.output, force=force, mark=FILE, needed_bytes=sum(export.sizes.values()))
 
 
 def write_part(export: Export, *, part: int = 0, parts: int = 1, written: Callable[[int], None]) -> None:
@@ -106,7 +97,7 @@ def write_part(export: Export, *, part: int = 0, parts: int = 1, written: Callab
             write_file(path, file.tensors, export.shapes, export.dtype, read=read, written=written)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise _error(f"{path} cannot be written: {reason}", "make room, or name another folder") from error
+            raise refused(f"{path} cannot be written: {reason}", "make room, or name another folder") from error
 
 
 def write_beside(export: Export) -> None:
@@ -128,25 +119,3 @@ def _token_ids(assets: Path | None) -> Mapping[str, int | None]:
 
     tokenizer = FileTokenizer(assets)
     return {"bos_id": tokenizer.bos_id, "eos_id": tokenizer.eos_id}
-
-
-def commit(export: Export) -> None:
-    """Gives the folder its name; one that had it is put aside first, and deleted after."""
-    aside = None
-    if os.path.lexists(export.output):
-        aside = export.output.with_name(f".{export.output.name}.replaced.{os.getpid()}")
-        export.output.rename(aside)
-    export.partial.rename(export.output)
-    if aside is not None:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def give_up(export: Export) -> None:
-    """Deletes what was written."""
-    shutil.rmtree(export.partial, ignore_errors=True)
-
-
-def _error(message: str, fix: str) -> TitanError:
-    return TitanError(
-        Finding(rule="D654", severity="error", key="checkpoint.last_save_in_hf", message=message, fix=fix)
-    )

@@ -19,19 +19,30 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
+from engine.checkpoint.committed import is_committed
 from engine.checkpoint.manifest import Manifest
-from engine.checkpoint.store import save
+from engine.checkpoint.store import METADATA, save
 from engine.errors import TitanError
-from engine.exchange.reading import MetaFolder, SafetensorsFolder, Source, shape_of_meta
+from engine.exchange.meta import MetaFolder, TorchtitanFolder, is_meta, shape_of_meta
+from engine.exchange.reading import SafetensorsFolder, Source
 from engine.huggingface.config_file import read_shape
-from engine.huggingface.files import refusals
+from engine.huggingface.files import broken, refusals
 from engine.shapes import ModelShape, parameter_count, part_parameters
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[tuple[Source, ModelShape]]:
-    """A folder in Hugging Face's or Meta's form, and its model; TitanError D650 to D652 where it cannot be read."""
-    if any(folder.glob("consolidated.*.pth")):
+def opened(folder: Path, named: ModelShape | None = None) -> Iterator[tuple[Source, ModelShape]]:
+    """A folder in Hugging Face's, Meta's or torchtitan's form, and its model; TitanError D650 to D653 for any other.
+
+    `named` is the model of torchtitan's, which do not say it.
+    """
+    if (folder / METADATA).is_file() and not is_committed(folder):
+        if named is None:
+            fix = "name the model that it holds: --model 8B, or with a family --model qwen3-8B"
+            raise TitanError(broken(f"{folder} is a checkpoint that does not say of which model", fix))
+        yield TorchtitanFolder(folder, named), named
+        return
+    if is_meta(folder):
         shape = shape_of_meta(folder)
         yield MetaFolder(folder, shape), shape
         return
@@ -51,8 +62,7 @@ class _FromSource(DefaultSavePlanner):
 
     def lookup_object(self, index: Any) -> Tensor:
         """The tensor of that name."""
-        rows = self.state_dict[index.fqn].shape[0]
-        tensor = self._source.rows(index.fqn, 0, rows).to(self._dtype).contiguous()
+        tensor = self._source.block(index.fqn).to(self._dtype).contiguous()
         self._written(tensor.nbytes)
         return tensor
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, linear, scaled_dot_product_attention, silu
+from torch.nn.functional import linear, scaled_dot_product_attention, silu
+
+_PIECE_ROWS = 8192
 
 
 class ReferenceModel:
@@ -40,13 +43,31 @@ class ReferenceModel:
     def logits(self, tokens_BS: Tensor) -> Tensor:
         """(B, S) ids to (B, S, V) logits."""
         config = self.config
-        table = self.weight("model.embed_tokens.weight")
-        h_BSD = embedding(tokens_BS, table)
+        h_BSD = self._embedded(tokens_BS)
         cos, sin = _rotary(config, tokens_BS.shape[1])
         for layer in range(config["num_hidden_layers"]):
             h_BSD = self._layer(f"model.layers.{layer}", h_BSD, cos, sin)
         h_BSD = _norm(h_BSD, self.weight("model.norm.weight"), config["rms_norm_eps"])
-        return linear(h_BSD, table if config["tie_word_embeddings"] else self.weight("lm_head.weight"))
+        head = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
+        return torch.cat([linear(h_BSD, rows) for rows in self._pieces(head)], dim=-1)
+
+    def _embedded(self, tokens_BS: Tensor) -> Tensor:
+        """A table may be the largest of all weights: only the rows that are asked for are read."""
+        from safetensors import safe_open
+
+        name = "model.embed_tokens.weight"
+        with safe_open(self._files.get(name, self._single), framework="pt") as file:
+            table = file.get_slice(name)
+            rows = [table[int(token) : int(token) + 1] for token in tokens_BS.flatten()]
+        return torch.cat(rows).float().view(*tokens_BS.shape, -1)
+
+    def _pieces(self, name: str) -> Iterator[Tensor]:
+        from safetensors import safe_open
+
+        with safe_open(self._files.get(name, self._single), framework="pt") as file:
+            table = file.get_slice(name)
+            for first in range(0, table.get_shape()[0], _PIECE_ROWS):
+                yield table[first : first + _PIECE_ROWS].float()
 
     def _layer(self, at: str, h_BSD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         eps = self.config["rms_norm_eps"]
