@@ -12,6 +12,7 @@ FAMILIES = {
     "D61": "Data and tokenizer, on this machine",
     "D62": "Checkpoints to go on from, on this machine",
     "D63": "Checkpoints: what they hold, and where they stand",
+    "D65": "Weights in the files of others: Hugging Face, Meta, torchtitan",
     "E": "Events, and where else they go",
     "H": "What the hardware can do",
     "H8": "This machine beside what a config asks for",

@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.errors import Finding, TitanError
+from engine.errors import Finding
 from engine.exchange.checkpoint import StoredCheckpoint
 from engine.exchange.export import Export
 from engine.exchange.reference import ReferenceModel
+from engine.exchange.whole import WorkFailed
 from engine.model.llama import Decoder
 from engine.shapes import ModelShape
 
@@ -40,7 +41,7 @@ class Checked:
 
 
 def check(export: Export, folder: Path) -> Checked:
-    """Compares a folder with the checkpoint that it was made from; TitanError D655 where they differ.
+    """Compares a folder with the checkpoint that it was made from; WorkFailed D655 where they differ.
 
     Every tensor is read once on each side for its bytes, and by the reference once more.
     """
@@ -73,7 +74,7 @@ class _Compared:
         self._stack.close()
 
     def weight(self, name: str) -> Tensor:
-        """A weight by its name here; TitanError D655 where the file holds something else."""
+        """A weight by its name here; WorkFailed D655 where the file holds something else."""
         there, dtype = self._there[name], getattr(torch, self._export.dtype)
         kept = self._source.whole(name).to(dtype)
         if there not in self._seen:
@@ -132,8 +133,8 @@ def _part(
     return part
 
 
-def _error(message: str) -> TitanError:
+def _error(message: str) -> WorkFailed:
     fix = "keep the checkpoint, and report this: the export is not to be trusted"
-    return TitanError(
+    return WorkFailed(
         Finding(rule="D655", severity="error", key="checkpoint.last_save_in_hf", message=message, fix=fix)
     )

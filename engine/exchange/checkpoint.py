@@ -10,19 +10,22 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from engine.checkpoint.agreed import reason
 from engine.checkpoint.store import reader_of
-from engine.errors import Finding, TitanError
+from engine.errors import Finding
+from engine.exchange.whole import WorkFailed
 
 
 class StoredCheckpoint:
     """The weights of a checkpoint by name, each read when it is asked for."""
 
     def __init__(self, path: Path) -> None:
-        """TitanError D653 where what stands beside the tensors cannot be read."""
+        """WorkFailed D653 where what stands beside the tensors cannot be read."""
         self._path = path
         try:
             self._metadata = reader_of(path).read_metadata().state_dict_metadata
@@ -36,7 +39,7 @@ class StoredCheckpoint:
         return {name: tuple(each.size) for name, each in kept if isinstance(each, TensorStorageMetadata)}
 
     def whole(self, name: str) -> Tensor:
-        """A weight, whole, on the CPU, in the precision that it is kept in; TitanError D653 where it is not there."""
+        """A weight, whole, on the CPU, in the precision that it is kept in; WorkFailed D653 where it is not there."""
         kept = self._metadata.get(name)
         if not isinstance(kept, TensorStorageMetadata):
             raise _broken(f"{self._path} lacks {name}")
@@ -45,10 +48,14 @@ class StoredCheckpoint:
         with warnings.catch_warnings():
             # It says that there is no group, which is what is meant.
             warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-            load({name: tensor}, storage_reader=reader_of(self._path), planner=planner, no_dist=True)
+            try:
+                load({name: tensor}, storage_reader=reader_of(self._path), planner=planner, no_dist=True)
+            except CheckpointException as failure:
+                why = reason(next(iter(failure.failures.values()))[0])
+                raise _broken(f"{name} of {self._path} cannot be read: {why}") from failure
         return tensor
 
 
-def _broken(message: str) -> TitanError:
+def _broken(message: str) -> WorkFailed:
     fix = "look at it with titan checkpoint verify, and take another step if it is damaged"
-    return TitanError(Finding(rule="D653", severity="error", key="checkpoint.folder", message=message, fix=fix))
+    return WorkFailed(Finding(rule="D653", severity="error", key="checkpoint.folder", message=message, fix=fix))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine.checkpoint.manifest import Manifest
 from engine.exchange.checkpoint import StoredCheckpoint
-from engine.exchange.whole import begin_whole, partial_of, refused
+from engine.exchange.whole import begin_whole, partial_of, unwritten
 from engine.exchange.writing import File, shared_out, write_file, write_index
 from engine.huggingface.config_file import FILE, config_json
 from engine.huggingface.names import foreign_names
@@ -96,8 +96,7 @@ def write_part(export: Export, *, part: int = 0, parts: int = 1, written: Callab
         try:
             write_file(path, file.tensors, export.shapes, export.dtype, read=read, written=written)
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise refused(f"{path} cannot be written: {reason}", "make room, or name another folder") from error
+            raise unwritten(path, error) from error
 
 
 def write_beside(export: Export) -> None:

@@ -11,7 +11,16 @@ import shutil
 from pathlib import Path
 
 from engine.checkpoint.places import sync
-from engine.errors import Finding, TitanError
+from engine.errors import EXIT_RUN_FAILED, Finding, TitanError
+
+
+class WorkFailed(TitanError):
+    """What was asked for is sound, and doing it failed."""
+
+    @property
+    def exit_code(self) -> int:
+        """As of a run that failed."""
+        return EXIT_RUN_FAILED
 
 
 def partial_of(output: Path) -> Path:
@@ -64,7 +73,15 @@ def give_up(output: Path) -> None:
 
 
 def refused(message: str, fix: str) -> TitanError:
-    """D654: a folder cannot be written."""
-    return TitanError(
-        Finding(rule="D654", severity="error", key="checkpoint.last_save_in_hf", message=message, fix=fix)
-    )
+    """D654: a folder is not written to."""
+    return TitanError(_finding(message, fix))
+
+
+def unwritten(path: Path, error: OSError) -> WorkFailed:
+    """D654: writing failed on the way."""
+    reason = (error.strerror or str(error)).lower()
+    return WorkFailed(_finding(f"{path} cannot be written: {reason}", "make room, or name another folder"))
+
+
+def _finding(message: str, fix: str) -> Finding:
+    return Finding(rule="D654", severity="error", key="checkpoint.last_save_in_hf", message=message, fix=fix)

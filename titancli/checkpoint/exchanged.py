@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import Any
 
-from engine.errors import Finding, TitanError
+from engine.errors import EXIT_RUN_FAILED, Finding, TitanError
 from titancli import report
 from titancli.data.progress import Line
 from titancli.disk import decimal
@@ -23,10 +23,20 @@ from titancli.launch.torchrun import foreign
 _ENDS_WITHIN_S = 5.0
 
 
+class ExchangeFailed(TitanError):
+    """What was asked for is sound, and doing it failed."""
+
+    @property
+    def exit_code(self) -> int:
+        """As of a run that failed."""
+        return EXIT_RUN_FAILED
+
+
 def exchanged(words: dict[str, Any], *, label: str, is_shown: bool) -> dict[str, Any]:
     """Has a piece of work done and shows how far it is, on a screen; gives its last words.
 
-    TitanError with its findings, or R197 where the process died. It never outlives this call.
+    TitanError with its findings, ExchangeFailed where it failed on the way, R197 where it died. It never outlives this
+    call.
     """
     removed = foreign(os.environ)
     environ = {name: value for name, value in os.environ.items() if name not in removed}
@@ -54,10 +64,11 @@ def exchanged(words: dict[str, Any], *, label: str, is_shown: bool) -> dict[str,
         _end(process)
     if "findings" in last:
         # Keys are those of a run; here the line itself says what is meant.
-        raise TitanError(*(Finding(**(finding | {"key": ""})) for finding in last["findings"]))
+        findings = [Finding(**(finding | {"key": ""})) for finding in last["findings"]]
+        raise (ExchangeFailed if process.returncode == EXIT_RUN_FAILED else TitanError)(*findings)
     if not last.pop("ok", False):
         reader.join(_ENDS_WITHIN_S)
-        raise TitanError(_death(process.returncode, err))
+        raise ExchangeFailed(_death(process.returncode, err))
     return last
 
 

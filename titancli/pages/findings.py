@@ -27,6 +27,8 @@ _STARTED = {
     ),
     "doctor": (("engine.measure", "main"),),
     "checkpoint verify": (("engine.checkpoint.__main__", "main"),),
+    "checkpoint export": (("engine.exchange.__main__", "main"),),
+    "checkpoint import": (("engine.exchange.__main__", "main"),),
 }
 
 

@@ -48,6 +48,13 @@ def test_weights_go_in_and_out_again(titan: Callable[..., Any], theirs: Path, tm
     assert again.code == 2
     assert "D654" in again.err
     assert "is there already" in again.err
+    shard = tmp_path / "ours" / "__0_0.distcp"
+    shard.write_bytes(bytes(shard.stat().st_size))
+    failed = titan("checkpoint", "export", str(tmp_path / "ours"), "--output", str(tmp_path / "bad"), "--json")
+    assert (failed.code, failed.out) == (1, "")
+    assert "error[D653]" in failed.err
+    assert "Traceback" not in failed.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ours", "out"]
 
 
 @pytest.mark.parametrize(
