@@ -22,7 +22,10 @@ def opened(path: Path) -> BinaryIO:
     if suffix == GZIP:
         return cast(BinaryIO, gzip.open(path, "rb"))
     if suffix == ZSTANDARD:
-        return cast(BinaryIO, _zstd().open(path, "rb"))
+        zstd = _zstd()
+        # The largest windows too: dumps of the web are packed with them.
+        widest = zstd.DecompressionParameter.window_log_max
+        return cast(BinaryIO, zstd.open(path, "rb", options={widest: widest.bounds()[1]}))
     return path.open("rb")
 
 

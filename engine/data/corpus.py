@@ -26,7 +26,11 @@ TEXT_SUFFIXES = (
     *(".txt", ".text", ".md", ".rst", ".tex", ".py", ".pyi", ".c", ".h", ".cpp", ".hpp", ".cu"),
     *(".rs", ".go", ".java", ".js", ".ts", ".sh"),
 )
-JSON_LINES_SUFFIXES = tuple(f"{name}{packed}" for name in (".jsonl", ".ndjson") for packed in ("", *COMPRESSED))
+# A plain .json is one object more often than lines of them; packed, it is lines.
+JSON_LINES_SUFFIXES = (
+    *(f"{name}{packed}" for name in (".jsonl", ".ndjson") for packed in ("", *COMPRESSED)),
+    *(f".json{packed}" for packed in COMPRESSED),
+)
 # What people keep texts in too, and a dataset of text does not read.
 _FOREIGN = {".parquet": "Parquet", ".arrow": "Arrow", ".gz": "gzip", ".zst": "Zstandard", ".xz": "xz", ".zip": "zip"}
 SUFFIXES = {"text": TEXT_SUFFIXES, "jsonl": JSON_LINES_SUFFIXES, "parquet": (".parquet",)}
@@ -81,9 +85,14 @@ def corpus_files(dataset: str, dataset_path: str | None) -> list[Path]:
     if os.path.isfile(path):
         return [path]
     if not os.path.isdir(path):
-        raise TitanError(_no_path(f"dataset_path = {dataset_path} is not there", "name a file or folder that exists"))
+        what = "is no file and no folder" if os.path.exists(path) else "is not there"
+        raise TitanError(_no_path(f"dataset_path = {dataset_path} {what}", "name a file or folder that exists"))
     suffixes = SUFFIXES[dataset]
-    return _files_below(path, lambda name: name.lower().endswith(suffixes), lambda name: not name.startswith("."))
+    return _files_below(
+        path,
+        lambda name: name.lower().endswith(suffixes) and not name.startswith("."),
+        lambda name: not name.startswith("."),
+    )
 
 
 def _no_path(message: str, fix: str) -> Finding:

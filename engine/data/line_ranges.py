@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine.data.json_lines import text_of_line
-from engine.data.records import Record, Unreadable
+from engine.data.json_lines import lines_of, pass_line, text_of
+from engine.data.records import Meter, Record, Unreadable
 
 _COUNTED_AT_ONCE = 1 << 24
 
@@ -22,22 +22,21 @@ def json_lines_between(path: Path, begin: int, end: int, *, text_field: str) -> 
             if begin:
                 # The line that the byte before belongs to is another stretch's; where it ends there, none is lost.
                 file.seek(begin - 1)
-                file.readline()
+                pass_line(file, Meter())
             first = byte_offset = file.tell()
             lines_before: int | None = None
-            for number, raw in enumerate(file, start=1):
+            for number, (raw, size_bytes) in enumerate(lines_of(file, Meter()), start=1):
                 if byte_offset >= end:
                     return
-                line = (raw.removeprefix(b"\xef\xbb\xbf") if byte_offset == 0 else raw).strip()
-                text, reason = text_of_line(line, text_field) if line else ("", "")
-                if text is None:
+                text, reason = text_of(raw, text_field, first=byte_offset == 0)
+                if text is not None:
+                    yield text
+                elif reason:
                     if lines_before is None:
                         lines_before = _lines_in(path, first)
-                    line_number = lines_before + number
-                    yield Unreadable(file=str(path), line=line_number, byte_offset=byte_offset, reason=reason)
-                elif line:
-                    yield text
-                byte_offset += len(raw)
+                    line = lines_before + number
+                    yield Unreadable(file=str(path), line=line, byte_offset=byte_offset, reason=reason)
+                byte_offset += size_bytes
     except OSError as error:
         yield Unreadable(file=str(path), line=None, byte_offset=None, reason=error.strerror or str(error))
 

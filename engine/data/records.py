@@ -15,7 +15,7 @@ from engine.errors import Finding
 class Unreadable:
     """A file, or a line of one, that holds no document. `byte_offset` counts from 0 in the file.
 
-    `line` counts from 1; None where the whole file is meant. `tolerated`: the corpus leaves such
+    `line` counts from 1, rows of a table too; None where the whole file is meant. `tolerated`: the corpus leaves such
     files out whatever the policy says.
     """
 
@@ -28,7 +28,8 @@ class Unreadable:
     @property
     def place(self) -> str:
         """Where in the file it is, in words."""
-        what = "the file" if self.line is None else f"line {self.line}"
+        # Rows of tables have no place in bytes.
+        what = "the file" if self.line is None else f"{'row' if self.byte_offset is None else 'line'} {self.line}"
         return what if self.byte_offset is None else f"{what} (byte offset {self.byte_offset})"
 
     def finding(self) -> Finding:

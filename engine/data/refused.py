@@ -38,10 +38,12 @@ def nothing_to_read(
     if unreadable:
         what = f"none of its {unreadable:,} records can be read" if unreadable > 1 else "its one record cannot be read"
         what += f"; {'the first, ' if unreadable > 1 else ''}{first.place}: {first.reason}" if first else ""
-    elif os.path.isdir(os.path.expanduser(dataset_path or "")) and not _has_files_for(dataset, dataset_path):
+    elif dataset in SUFFIXES and _is_folder(dataset_path) and not _has_files_for(dataset, dataset_path):
         what = f"{dataset_path} holds no file named *{', *'.join(SUFFIXES[dataset][:3])}"
         what += " or alike" if len(SUFFIXES[dataset]) > 3 else ""
-    other = next((name for name in SUFFIXES if name != dataset and _has_files_for(name, dataset_path)), None)
+    # A dataset of the library, or of token ids, may be kept in files that are named as those of others.
+    others = [name for name in SUFFIXES if name != dataset] if dataset in SUFFIXES else []
+    other = next((name for name in others if _has_files_for(name, dataset_path)), None)
     if other is not None:
         fix = f'set training.dataset to "{other}", as what is there is named, or {fix}'
     return Finding(
@@ -53,9 +55,13 @@ def nothing_to_read(
     )
 
 
+def _is_folder(dataset_path: str | None) -> bool:
+    return os.path.isdir(os.path.expanduser(dataset_path or ""))
+
+
 def _has_files_for(dataset: str, dataset_path: str | None) -> bool:
     """Whether a path is named as a dataset's files are, or is a folder with such files."""
-    path = Path(os.path.expanduser(dataset_path or ""))
-    if os.path.isdir(path):
+    if _is_folder(dataset_path):
         return bool(corpus_files(dataset, dataset_path))
+    path = Path(os.path.expanduser(dataset_path or ""))
     return path.name.lower().endswith(SUFFIXES[dataset])

@@ -149,7 +149,7 @@ def test_json_lines_of_a_folder_come_file_after_file(tmp_path):
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"text": "cut', "it is not JSON (unterminated string starting at at column 10)"),
+        (b'{"text": "cut', "it is not JSON (unterminated string starting at column 10)"),
         (b"[1]", "it is not a JSON object"),
         (b'{"body": "x"}', 'it has no field "text"'),
         (b'{"text": null}', 'it has no field "text"'),
@@ -178,7 +178,7 @@ def test_an_unknown_dataset_is_refused_with_the_nearest_name():
         "set it to jsonl (there are stdlib, text, jsonl, parquet, huggingface or bins)",
     )
     assert 'no dataset "jsonlines"' in only.message
-    assert finding("c4_test").fix == "set it to stdlib, text or jsonl"
+    assert finding("c4_test").fix == "set it to stdlib, text, jsonl, parquet, huggingface or bins"
 
 
 @pytest.mark.parametrize("dataset", ["text", "jsonl"])
