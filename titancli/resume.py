@@ -73,7 +73,8 @@ def look_at_start(
     """
     checkpoint = loaded.config.checkpoint
     found: list[Finding] = []
-    start = Start(own=Checkpoints(folder=_run(loaded)))
+    here = _run(loaded) if places.is_url(checkpoint.folder) else _run(loaded) / checkpoint.folder
+    start = Start(own=Checkpoints(folder=here))
     if checkpoint.enable:
         found, start = _own(loaded, starts_here=starts_here)
     what: Literal["all", "weights"] = "all" if start.step is not None else "weights"

@@ -81,7 +81,7 @@ def test_a_word_longer_than_any_file_name_is_no_file() -> None:
         ("strategy", "U151", "no key or section", "write strategies"),
         ("P114", "U152", "there is no rule P114", "write P11"),
         ("Q399", "U152", "there is no rule Q399", "write Q3"),
-        ("d699", "U152", "there is no rule D699", "write D638, D637 or D636"),
+        ("d699", "U152", "there is no rule D699", "write D655, D654 or D653"),
         ("X101", "U152", "nor any other finding of that id", "T, U and W"),
         ("run.tml", "U151", "there is no file, key, section or rule run.tml", "give a TOML file, a rule"),
         ("", "U151", "without a name", "give a TOML file"),

@@ -28,7 +28,7 @@ def test_edit_that_does_not_fit_is_not_offered() -> None:
     assert advice().best([{"training.local_batch_size": 64}], least_gain_pct=None) is None
 
 
-@pytest.mark.parametrize("edit", [{"data.num_workers": 4}, {"parallelism.context_parallel_method": "ring"}])
+@pytest.mark.parametrize("edit", [{"data.text_field": "body"}, {"parallelism.context_parallel_method": "ring"}])
 def test_edit_that_does_nothing_here_is_not_offered(edit: dict[str, Any]) -> None:
     assert advice().best([edit], least_gain_pct=None) is None
 
