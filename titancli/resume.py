@@ -93,8 +93,8 @@ def look_at_start(
         found = [
             replace(finding, key="checkpoint.enable") if finding.key == _LOAD_STEP else finding for finding in found
         ]
-    places = [locate(loaded.origins, finding.key) for finding in found]
-    placed = zip(found, places, strict=True)
+    lines = [locate(loaded.origins, finding.key) for finding in found]
+    placed = zip(found, lines, strict=True)
     return [replace(finding, file=at.file, line=at.line, source=at.source) for finding, at in placed], start
 
 
