@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.data import json_lines
 from engine.data.corpus import TEXT_SUFFIXES, documents, stdlib_documents
 from engine.data.records import Unreadable
 from engine.errors import TitanError
@@ -168,6 +170,53 @@ def test_a_bad_line_is_handed_on_with_its_line_byte_and_reason(line, reason, tmp
     before, bad, after = documents("jsonl", str(tmp_path / "a.jsonl"))
     assert before == after == "gut: ü"
     assert (bad.line, bad.byte_offset, bad.reason) == (3, len(good) + 1, reason)
+
+
+def test_of_two_fields_of_one_name_the_last_counts_and_zero_bytes_are_text(tmp_path):
+    write(tmp_path, {"a.jsonl": b'{"text": "first", "text": "last"}\n{"text": "\\u0000"}\n', "a.txt": b"\0"})
+    assert list(documents("jsonl", str(tmp_path))) == ["last", "\0"]
+    assert list(documents("text", str(tmp_path))) == ["\0"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_a_line_that_is_too_long_is_passed_over_and_never_held(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(json_lines, "LONGEST_LINE_BYTES", 100)
+    monkeypatch.setattr(json_lines, "_PASSED_AT_ONCE_BYTES", 7)
+    whole, most, more = (json.dumps({"text": "x" * count}).encode() for count in (10, 88, 89))
+    raw = b"\n".join([whole, most, more, more * 3, whole, more])
+    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+    read = list(documents("jsonl", str(tmp_path)))
+    assert [record if isinstance(record, str) else (record.line, record.byte_offset) for record in read] == [
+        *("x" * 10, "x" * 88),
+        *((3, raw.index(more)), (4, raw.index(more * 3)), "x" * 10, (6, len(raw) - len(more))),
+    ]
+    assert {record.reason for record in read if not isinstance(record, str)} == {"it is longer than 0 MiB"}
+
+
+def test_hidden_files_are_no_files_of_a_folder(tmp_path):
+    write(tmp_path, {"a.jsonl": b'{"text": "a"}', "._a.jsonl": b"\0\5\x16", ".b.txt": b"no", "a.txt": b"a"})
+    assert list(documents("jsonl", str(tmp_path))) == ["a"]
+    assert list(documents("text", str(tmp_path))) == ["a"]
+
+
+def test_a_link_to_itself_is_a_file_that_cannot_be_read(tmp_path):
+    (tmp_path / "a.jsonl").symlink_to(tmp_path / "a.jsonl")
+    (bad,) = documents("jsonl", str(tmp_path))
+    assert (bad.line, bad.reason) == (None, "Too many levels of symbolic links")
+
+
+def test_a_link_to_a_file_is_the_file_and_one_to_a_folder_is_not_entered(tmp_path):
+    write(tmp_path / "there", {"a.jsonl": b'{"text": "a"}'})
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "b.jsonl").symlink_to(tmp_path / "there" / "a.jsonl")
+    (tmp_path / "here" / "c").symlink_to(tmp_path / "there")
+    assert list(documents("jsonl", str(tmp_path / "here"))) == ["a"]
+
+
+@pytest.mark.parametrize("dataset", ["text", "jsonl", "parquet"])
+def test_a_pipe_is_no_corpus_and_is_never_waited_for(dataset, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert finding(dataset, str(tmp_path / "pipe")).message.endswith("pipe is no file and no folder")
 
 
 def test_an_unknown_dataset_is_refused_with_the_nearest_name():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
+from backports import zstd
 
 from engine.data.glance import glance
 from engine.errors import TitanError
@@ -37,6 +39,57 @@ def test_c38_a_cut_line_is_found_with_its_line_and_byte_offset(cut):
 def test_c38_a_cut_line_that_is_skipped_is_counted(cut):
     seen = look("jsonl", cut, skip=True)
     assert (seen.documents, seen.bad_lines, seen.refusals, seen.whole) == (4, 1, (), True)
+
+
+PACKED = {"gz": gzip.compress, "zst": zstd.compress}
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_c38_a_cut_line_of_a_compressed_file_is_found_or_counted(kind, tmp_path):
+    path = tmp_path / f"cut.jsonl.{kind}"
+    path.write_bytes(PACKED[kind](b"".join(LINES)))
+    found, seen = refusal("jsonl", path), look("jsonl", path, skip=True)
+    assert (found.rule, found.file, found.line) == ("D204", str(path), 3)
+    assert found.message.startswith("line 3 (byte offset 28) of the corpus cannot be read: it is not JSON")
+    assert (seen.documents, seen.bad_lines, seen.refusals, seen.whole) == (4, 1, (), True)
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table of five rows, the third without a text."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"text": ["a", "b", None, "d", "e"]}), tmp_path / "cut.parquet")
+    return tmp_path / "cut.parquet"
+
+
+def test_c38_a_row_without_a_text_is_found_or_counted(table):
+    found, seen = refusal("parquet", table), look("parquet", table, skip=True)
+    assert (found.rule, found.file, found.line) == ("D204", str(table), 3)
+    assert found.message == 'row 3 of the corpus cannot be read: its column "text" is null'
+    assert (seen.documents, seen.bad_lines, seen.refusals, seen.whole) == (4, 1, (), True)
+
+
+@pytest.mark.parametrize("most_bytes", [1, 2, 3, 4])
+def test_of_a_table_no_more_is_read_than_may_be(table, most_bytes):
+    seen = look("parquet", table, skip=True, most_bytes=most_bytes)
+    assert (seen.read_bytes, seen.documents, seen.whole) == (most_bytes, most_bytes, False)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_a_compressed_file_that_unpacks_without_end_is_only_begun(kind, tmp_path):
+    path = tmp_path / f"x.jsonl.{kind}"
+    path.write_bytes(PACKED[kind](bytes(20 << 20)))
+    seen = look("jsonl", path)
+    assert (seen.read_bytes, seen.documents, seen.whole, seen.refusals) == (1 << 20, 0, False, ())
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz", "x.ndjson", "x.json.gz"])
+def test_c38_an_empty_file_of_lines_holds_0_documents(name, tmp_path):
+    (tmp_path / name).touch()
+    found = refusal("jsonl", tmp_path / name)
+    assert (found.rule, found.message) == ("D205", "the corpus has 0 documents: there is no text in it")
 
 
 def test_c38_an_empty_file_holds_0_documents(tmp_path):

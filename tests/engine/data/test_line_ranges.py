@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.data import json_lines
 from engine.data.corpus import documents
 from engine.data.line_ranges import json_lines_between
 
@@ -40,6 +41,18 @@ def test_stretches_together_are_the_file(path, cuts):
         record for begin, end in pairwise(bounds) for record in json_lines_between(path, begin, end, text_field="text")
     ]
     assert read == [*documents("jsonl", str(path))]
+
+
+@given(st.sets(st.integers(1, SIZE - 1)))
+def test_a_line_that_is_too_long_is_told_by_one_stretch(path, cuts):
+    bounds = [0, *sorted(cuts), SIZE]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_lines, "LONGEST_LINE_BYTES", 19)
+        read = [
+            bad for begin, end in pairwise(bounds) for bad in json_lines_between(path, begin, end, text_field="text")
+        ]
+        assert read == [*documents("jsonl", str(path))]
+        assert sum("longer" in bad.reason for bad in read if not isinstance(bad, str)) == 2
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path):
