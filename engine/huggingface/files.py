@@ -162,6 +162,8 @@ def _other_precision(folder: Path, found: Mapping[str, Stored], wanted: Mapping[
 def _other_number(folder: Path, name: str, value: Any, here: Any, *, there: ModelShape) -> Finding:
     """D652, with the model of the list that it is, where it is one, else the key of the number, where it has one."""
     key, fix = f"model.shape.{name}", f"set it to {str(value).lower()}, or name another folder"
+    if name not in ShapeOverrides.model_fields:
+        key = "model.flavor"
     flavor = next((at for at in _flavors() if FLAVORS[at[0]][at[1]] == there), None)
     if flavor is not None:
         fix = f'set model.name to "{flavor[0]}" and model.flavor to "{flavor[1]}", or name another folder'
