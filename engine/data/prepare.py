@@ -262,9 +262,16 @@ def _trouble(trouble: OSError, folder: Path, key: str) -> Finding:
         message = f"the disk of {folder} is full ({free} free); the parts that are whole are kept"
         return Finding(rule="D226", severity="error", key=key, message=message, fix=MAKE_ROOM)
     place = f"{trouble.filename}: " if trouble.filename else ""
-    return _failed(
-        key, f"{place}{(trouble.strerror or str(trouble)).lower()}", f"make {folder} one that can be written"
-    )
+    message = f"{place}{(trouble.strerror or str(trouble)).lower()}"
+    if trouble.filename and not _leads_to(os.path.abspath(trouble.filename), folder.absolute()):
+        return _failed(key, message, f"make {trouble.filename} one that can be read")
+    fix = "name a folder that can be written: data.prepared_folder, or --output of titan data prepare"
+    return _failed("data.prepared_folder", message, fix)
+
+
+def _leads_to(place: str, folder: Path) -> bool:
+    """Whether a place is the folder, in it, or one of those it is in."""
+    return Path(place).is_relative_to(folder) or folder.is_relative_to(place)
 
 
 def _failed(key: str, message: str, fix: str) -> Finding:

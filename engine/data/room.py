@@ -58,8 +58,9 @@ def require_room_for_the_rest(corpus: Survey, folder: Path, done: Mapping[int, P
 def _require(corpus: Survey, folder: Path, needed_bytes: float, how_sure: str) -> None:
     free_bytes = shutil.disk_usage(folder).free
     if needed_bytes > free_bytes:
-        needed, free = needed_bytes / 1e9, free_bytes / 1e9
-        message = f"the tokens take {how_sure} {needed:,.2f} GB more, and {folder} has {free:,.2f} GB free"
+        unit, size = ("GB", 1e9) if free_bytes >= 1e8 else ("MB", 1e6)
+        needed, free = needed_bytes / size, free_bytes / size
+        message = f"the tokens take {how_sure} {needed:,.2f} {unit} more, and {folder} has {free:,.2f} {unit} free"
         raise TitanError(Finding(rule="D226", severity="error", key=corpus.key, message=message, fix=MAKE_ROOM))
 
 

@@ -240,12 +240,32 @@ def test_a_full_disk_is_told_and_what_is_whole_is_kept(corpus, tmp_path, monkeyp
     assert told[0].parts_done == 2
 
 
+def test_a_folder_that_cannot_be_written_is_not_laid_at_the_corpus(corpus, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    for folder in (tmp_path / "file", tmp_path / "file/out"):
+        found = refused("D227", looked_at(corpus), folder)
+        assert (found.key, "can be written" in found.fix) == ("data.prepared_folder", True)
+
+
+def test_a_corpus_that_cannot_be_read_is_not_laid_at_the_folder(corpus, tmp_path, monkeypatch):
+    seen, text = looked_at(corpus), str(tmp_path / "text/3.txt")
+
+    def broken(*_, **__):
+        raise OSError(errno.EIO, "Input/output error", text)
+
+    monkeypatch.setattr(preparing, "worked_through", broken)
+    found = refused("D227", seen, tmp_path / "out")
+    assert (found.key, found.fix) == (seen.key, f"make {text} one that can be read")
+
+
 @pytest.mark.parametrize(("free", "notes"), [(190, 0), (250, 1)])
 def test_a_disk_without_room_is_told_before_and_while_it_fills(free, notes, corpus, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     # The first text, two bytes, becomes four ids in 8 bytes and one start in 8: by those 49 take 196, and the rest 376.
     monkeypatch.setattr(room.shutil, "disk_usage", lambda _: usage._replace(free=free))
-    assert "GB" in refused("D226", looked_at(corpus), tmp_path / "out").message
+    message = refused("D226", looked_at(corpus), tmp_path / "out").message
+    assert "0.00 MB free" in message
+    assert "GB" not in message
     assert len([*(tmp_path / "out/parts").glob("*.json")]) == notes
 
 
