@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from engine.data.prepare_task import Answer, Progress, Task, Work, answer
+from engine.data.undisturbed import deaf_from_the_start
 
 _TICK_S = 1.0
 _ENVIRONMENT = {
@@ -79,7 +80,7 @@ class _Worker:
         path = os.pathsep.join(
             [str(Path(engine.__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         )
-        with theirs:
+        with theirs, deaf_from_the_start(signal.SIGINT):
             self._process = subprocess.Popen(
                 (sys.executable, "-P", "-m", "engine.data.prepare_worker", str(theirs.fileno()), str(os.getpid())),
                 env=os.environ | _ENVIRONMENT | {"PYTHONPATH": path},

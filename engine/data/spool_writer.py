@@ -21,6 +21,7 @@ from engine.data.spool import FAILED, begin, fail
 from engine.data.spooling import TOKENS, Spooling
 from engine.data.tokenizer import Tokenizer
 from engine.data.tokenizer_identity import identity_of
+from engine.data.undisturbed import WORKERS_IGNORE, deaf_from_the_start
 from engine.errors import Finding
 
 
@@ -34,12 +35,13 @@ class SpoolWriter:
         self._spooling = spooling
         begin(spooling.folder, meaning_of(spooling))
         found = [str(Path(engine.__path__[0]).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "engine.data.spooling", str(os.getpid())],
-            stdin=subprocess.PIPE,
-            # USE_TORCH: the library `datasets` would import it.
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(found), "OMP_NUM_THREADS": "1", "USE_TORCH": "0"},
-        )
+        with deaf_from_the_start(*WORKERS_IGNORE):
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "engine.data.spooling", str(os.getpid())],
+                stdin=subprocess.PIPE,
+                # USE_TORCH: the library `datasets` would import it.
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(found), "OMP_NUM_THREADS": "1", "USE_TORCH": "0"},
+            )
         self._wanted = 0
         self._send(pickle.dumps(spooling))
 

@@ -34,6 +34,7 @@ from engine.data.refused import unreadable_findings
 from engine.data.spool import ENDED, PROGRESS, SpoolShard, fail, ids_of, put_shard, read_shard, starts_of
 from engine.data.tokenising import batches_of
 from engine.data.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer, id_dtype
+from engine.data.undisturbed import WORKERS_IGNORE
 from engine.errors import Finding, TitanError
 
 TOKENS = struct.Struct("<q")
@@ -205,7 +206,7 @@ def main() -> None:
     from engine.parent import die_with
 
     # A Ctrl-C in the terminal reaches it too: it ends with the training process, which may still save.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    for number in WORKERS_IGNORE:
         signal.signal(number, signal.SIG_IGN)
     die_with(int(sys.argv[1]))
     serve(sys.stdin.buffer)

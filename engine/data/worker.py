@@ -27,6 +27,7 @@ from engine.data.index import GlobalIndex
 from engine.data.reader import Reader
 from engine.data.shared import Place, mapped
 from engine.data.stream import TokenStream
+from engine.data.undisturbed import WORKERS_IGNORE
 
 OK, FAILED = b"+", b"-"
 STEP = struct.Struct("<q")
@@ -138,7 +139,7 @@ def main() -> None:
     from engine.parent import die_with
 
     # A Ctrl-C in the terminal reaches it too: it ends with the training process, which may still save.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    for number in WORKERS_IGNORE:
         signal.signal(number, signal.SIG_IGN)
     die_with(int(sys.argv[1]))
     try:

@@ -24,6 +24,7 @@ from engine.data.batch import Batch
 from engine.data.loader import Loader
 from engine.data.reader import Reader
 from engine.data.shared import Place, nameless, placed
+from engine.data.undisturbed import WORKERS_IGNORE, deaf_from_the_start
 from engine.data.worker import FAILED, LENGTH, OK, STEP, SharedStream, Slots, Task, taken
 
 STEPS_A_WORKER = 2
@@ -195,13 +196,14 @@ def _start(task: Task, handles: list[int]) -> subprocess.Popen[bytes]:
 
     # A worker finds titan where this process has, and takes no core from the others for numpy.
     found = [str(Path(engine.__path__[0]).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    worker = subprocess.Popen(
-        [sys.executable, "-P", "-m", "engine.data.worker", str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=handles,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(found), "OMP_NUM_THREADS": "1"},
-    )
+    with deaf_from_the_start(*WORKERS_IGNORE):
+        worker = subprocess.Popen(
+            [sys.executable, "-P", "-m", "engine.data.worker", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=handles,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(found), "OMP_NUM_THREADS": "1"},
+        )
     told = pickle.dumps(task)
     with suppress(BrokenPipeError):
         _write(worker, LENGTH.pack(len(told)) + told)
