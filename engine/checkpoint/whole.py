@@ -11,7 +11,7 @@ import io
 import pickle
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from math import prod
@@ -97,6 +97,12 @@ def examine(checkpoint: Path, *, values: bool) -> Examined:
         read_bytes=sum(piece.end - piece.begin for piece in sound) if values else 0,
         faults=tuple(faults),
     )
+
+
+def wrong_values(checkpoint: Path, metadata: Metadata, names: Collection[str]) -> list[Fault]:
+    """Pieces of these tensors that are not what was written, by their checksums, and values that are not finite."""
+    pieces = [piece for piece in _pieces(metadata)[0] if piece.tensor in names]
+    return _wrong_pieces(checkpoint, pieces, metadata, values=True)
 
 
 # ---- files --------------------------------------------------------------------------------------

@@ -41,10 +41,11 @@ class Checked:
 
 
 def check(export: Export, folder: Path) -> Checked:
-    """Compares a folder with the checkpoint that it was made from; WorkFailed D655 where they differ.
+    """Compares a folder with the checkpoint that it was made from; WorkFailed D655 where they differ, D653 as that.
 
-    Every tensor is read once on each side for its bytes, and by the reference once more.
+    Every tensor is read once on each side for its bytes, by the reference once more, and here for its checksum.
     """
+    StoredCheckpoint(export.checkpoint).require_sound(set(export.names.values()))
     tokens_BS = torch.randint(0, export.shape.vocab_size, (1, TOKENS), generator=torch.Generator().manual_seed(0))
     with _Compared(export, folder) as compared:
         ours = logits_of(export.shape, compared.weight, tokens_BS)

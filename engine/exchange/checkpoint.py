@@ -6,6 +6,7 @@ Knows how DCP is asked for one tensor. Does not know what a checkpoint must hold
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from engine.checkpoint.agreed import reason
 from engine.checkpoint.store import reader_of
+from engine.checkpoint.whole import wrong_values
 from engine.errors import Finding
 from engine.exchange.whole import WorkFailed
 
@@ -28,7 +30,8 @@ class StoredCheckpoint:
         """WorkFailed D653 where what stands beside the tensors cannot be read."""
         self._path = path
         try:
-            self._metadata = reader_of(path).read_metadata().state_dict_metadata
+            self._whole_metadata = reader_of(path).read_metadata()
+            self._metadata = self._whole_metadata.state_dict_metadata
         except Exception as error:  # pickled by torch: whatever a damaged file makes of it
             raise _broken(f"{path} cannot be read: {error}") from error
 
@@ -54,6 +57,11 @@ class StoredCheckpoint:
                 why = reason(next(iter(failure.failures.values()))[0])
                 raise _broken(f"{name} of {self._path} cannot be read: {why}") from failure
         return tensor
+
+    def require_sound(self, names: Collection[str]) -> None:
+        """WorkFailed D653 where a weight is not what was saved: torch writes checksums, and its load looks at none."""
+        for fault in wrong_values(self._path, self._whole_metadata, names):
+            raise _broken(f"{fault.tensor} in {self._path / fault.file} is not to be used: {fault.why}")
 
 
 def _broken(message: str) -> WorkFailed:

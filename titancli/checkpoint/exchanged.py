@@ -13,6 +13,7 @@ import sys
 import threading
 from typing import Any
 
+from engine.checkpoint.places import is_url, place
 from engine.errors import EXIT_RUN_FAILED, Finding, TitanError
 from titancli import report
 from titancli.data.progress import Line
@@ -21,6 +22,14 @@ from titancli.launch.processes import tied_to_this
 from titancli.launch.torchrun import foreign
 
 _ENDS_WITHIN_S = 5.0
+
+
+def local(written: str) -> str:
+    """The absolute path of a folder of this machine; TitanError U199 for a URL of another place."""
+    if is_url(written):
+        message = f"{written} is a URL, and weights go in and out through a folder of this machine"
+        raise TitanError(report.error("U199", message, "name a path here, and copy the folder from or to the URL"))
+    return os.path.abspath(place(written, key=""))
 
 
 class ExchangeFailed(TitanError):

@@ -15,7 +15,7 @@ from typing import get_args
 from engine.config import Dtype
 from engine.errors import EXIT_OK, TitanError
 from titancli import report
-from titancli.checkpoint.exchanged import exchanged
+from titancli.checkpoint.exchanged import exchanged, local
 from titancli.checkpoint.found import Found, find
 from titancli.checkpoint.verify import asked_for
 from titancli.disk import decimal
@@ -46,7 +46,7 @@ def export(
     words = {
         "work": "export",
         "checkpoint": os.path.abspath(found.folder / checkpoint),
-        "output": os.path.abspath(os.path.expanduser(output)),
+        "output": local(output),
         "dtype": dtype,
         "assets": _assets(found),
         "force": force,

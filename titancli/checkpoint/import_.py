@@ -6,14 +6,13 @@ Knows how the end is told. Does not know how files are read (engine/exchange).
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import get_args
 
 from engine.config import Dtype
 from engine.errors import EXIT_OK, Finding, TitanError
 from titancli import figures, report
-from titancli.checkpoint.exchanged import exchanged
+from titancli.checkpoint.exchanged import exchanged, local
 from titancli.disk import decimal
 from titancli.question import model_flags
 
@@ -35,8 +34,8 @@ def import_(folder: str, *, output: str | None, dtype: str, model: str | None, f
         raise TitanError(*wrong)
     words = {
         "work": "import",
-        "folder": os.path.abspath(os.path.expanduser(folder)),
-        "output": os.path.abspath(os.path.expanduser(output)),
+        "folder": local(folder),
+        "output": local(output),
         "dtype": dtype,
         "model": named or None,
         "force": force,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from engine.checkpoint import places
-from engine.checkpoint.committed import MANIFEST, step_folder, step_to_load
+from engine.checkpoint.committed import MANIFEST, is_committed, step_folder, step_to_load
 from engine.errors import EXIT_OK, EXIT_RUN_FAILED, Finding, TitanError
 from titancli import figures, report
 from titancli.checkpoint.found import Found, find
@@ -37,20 +37,28 @@ def verify(
 ) -> int:
     """Reopens the newest checkpoint, that of `step`, or `every` one that is committed; 0 where all are whole, else 1.
 
-    TitanError as `find`, and U198 where there is nothing to look at.
+    TitanError as `find`, and U198 where there is nothing to look at, or all of it was pruned meanwhile.
     """
     found = find(name, dump_folder)
     paths = [found.folder / each for each in asked_for(found, step, every=every)]
     rows: list[Examined] = []
+    pruned: list[Path] = []
     with contextlib.closing(_examined(paths, values=values)) as looked:
         for path in paths:
             if values and report.is_screen(sys.stderr):
                 # A large one takes minutes.
                 report.say(f"reading all of {path}", sys.stderr, tint="faint")
             examined = next(looked)
+            if examined["faults"] and not is_committed(path):
+                # It was when they were listed: the run that saves here has pruned it since.
+                pruned.append(path)
+                continue
             rows.append({"name": path.name, "path": str(path), "whole": not examined["faults"]} | examined)
             if not as_json:
                 _say(rows[-1], values=values)
+    if not rows:
+        message = f"{pruned[-1]} was deleted while it was looked at: its run keeps newer ones"
+        raise TitanError(report.error("U198", message, "run it again, or with --step of one that is kept"))
     whole = all(row["whole"] for row in rows)
     if as_json:
         told = {"folder": str(found.folder), "whole": whole, "values": values, "checkpoints": rows}

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 import engine.huggingface.names
 from engine.errors import TitanError
 from engine.exchange.check import TOLERANCE, check
+from engine.exchange.checkpoint import StoredCheckpoint
 from engine.exchange.reference import ReferenceModel
 from engine.huggingface.names import halves_from_interleaved
 
@@ -47,3 +48,13 @@ def test_a_byte_that_changed_on_the_disk_fails_the_check(tmp_path: Path) -> None
     file.write_bytes(raw)
     with pytest.raises(TitanError, match=r"D655.*is not what the checkpoint holds"):
         check(export, tmp_path / "ours")
+
+
+def test_a_weight_that_changed_in_the_checkpoint_is_not_exported(tmp_path: Path) -> None:
+    checkpoint = imported(written("llama3", tmp_path / "theirs"), tmp_path / "checkpoint")
+    file = checkpoint / "__0_0.distcp"
+    raw = bytearray(file.read_bytes())
+    raw[raw.find(StoredCheckpoint(checkpoint).whole("norm.weight").numpy().tobytes())] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(TitanError, match=r"D653.*norm.weight in .* is not to be used: .*CRC-32"):
+        exported(checkpoint, tmp_path / "ours")

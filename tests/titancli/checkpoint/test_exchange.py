@@ -64,6 +64,8 @@ def test_weights_go_in_and_out_again(titan: Callable[..., Any], theirs: Path, tm
         (("import", "gone"), "name it: --output DIR"),
         (("export", "gone", "--output", "x"), "U110"),
         (("import", "gone", "--output", "x", "--dtype", "int8"), "--dtype int8"),
+        (("import", "gone", "--output", "s3://bucket/x"), "s3://bucket/x is a URL"),
+        (("import", "s3://bucket/x", "--output", "x"), "s3://bucket/x is a URL"),
     ],
 )
 def test_a_wrong_line_is_exit_2_and_writes_nothing(

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from resuming import train
@@ -66,4 +67,21 @@ def test_a_process_that_dies_is_said(run: Path, monkeypatch: pytest.MonkeyPatch)
     dies = (sys.executable, "-c", "import sys; sys.exit('no memory')")
     monkeypatch.setattr(titancli.checkpoint.verify, "tied_to_this", lambda _: dies)
     with pytest.raises(TitanError, match=r"R198.*exited with 1: no memory"):
+        verify(str(run), dump_folder="runs", step=None, values=False, as_json=False)
+
+
+def test_one_that_its_run_prunes_meanwhile_is_not_called_damaged(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = titancli.checkpoint.verify.asked_for
+
+    def pruned_then(*words: Any, every: bool) -> list[str]:
+        names = listed(*words, every=every)
+        shutil.rmtree(run / "checkpoints" / names[0])
+        return names
+
+    monkeypatch.setattr(titancli.checkpoint.verify, "asked_for", pruned_then)
+    assert verify(str(run), dump_folder="runs", step=None, every=True, values=False, as_json=True) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["checkpoints"]] == ["step-2"]
+    with pytest.raises(TitanError, match=r"U198.*step-2 was deleted while it was looked at"):
         verify(str(run), dump_folder="runs", step=None, values=False, as_json=False)
