@@ -310,7 +310,7 @@ class Data(Section):
     prefetch: Whole = 0
     """Steps read ahead; 0: two for each of num_workers, and without those none."""
     on_bad_line: Literal["error", "skip"] = "error"
-    """A line of JSON or a text file that cannot be read ends the run before it starts, or is skipped and counted."""
+    """A line, a row or a text file that cannot be read ends the run before it starts, or is skipped and counted."""
     document_mask: bool = False
     """Keep attention, positions and labels inside each document of a packed sequence."""
     text_field: str = "text"
