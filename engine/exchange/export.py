@@ -100,14 +100,17 @@ def write_part(export: Export, *, part: int = 0, parts: int = 1, written: Callab
 
 
 def write_beside(export: Export) -> None:
-    """Writes what stands beside the weights: index, config, and the tokenizer's files."""
-    write_index(export.partial, export.files, export.sizes)
+    """Writes what stands beside the weights: index, config, and the tokenizer's files; WorkFailed D654 if it cannot."""
     ids = _token_ids(export.assets)
     config = config_json(export.shape, seq_len=export.seq_len, dtype=export.dtype, **ids)
-    (export.partial / FILE).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-    for name in ASSETS:
-        if export.assets is not None and (export.assets / name).is_file():
-            shutil.copyfile(export.assets / name, export.partial / name)
+    try:
+        write_index(export.partial, export.files, export.sizes)
+        (export.partial / FILE).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+        for name in ASSETS:
+            if export.assets is not None and (export.assets / name).is_file():
+                shutil.copyfile(export.assets / name, export.partial / name)
+    except OSError as error:
+        raise unwritten(export.partial, error) from error
 
 
 def _token_ids(assets: Path | None) -> Mapping[str, int | None]:

@@ -61,7 +61,7 @@ def export(
         f"  read again: all bytes are the checkpoint's, and {made['logits']:,} logits differ by "
         f"{made['largest_difference']:.2g} at most, of {made['largest_logit']:.3g}"
     )
-    report.say(f'  next    AutoModelForCausalLM.from_pretrained("{output}")')
+    report.say(f'  next    AutoModelForCausalLM.from_pretrained("{output.removeprefix("file://")}")')
     return EXIT_OK
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from exchanging import exported, imported, written
 from safetensors.torch import load_file, save_file
 
+import engine.exchange.export
 import engine.huggingface.names
 from engine.errors import TitanError
 from engine.exchange.check import TOLERANCE, check
@@ -57,4 +59,14 @@ def test_a_weight_that_changed_in_the_checkpoint_is_not_exported(tmp_path: Path)
     raw[raw.find(StoredCheckpoint(checkpoint).whole("norm.weight").numpy().tobytes())] ^= 1
     file.write_bytes(raw)
     with pytest.raises(TitanError, match=r"D653.*norm.weight in .* is not to be used: .*CRC-32"):
+        exported(checkpoint, tmp_path / "ours")
+
+
+def test_a_disk_that_fills_beside_the_weights_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    checkpoint = imported(written("llama3", tmp_path / "theirs"), tmp_path / "checkpoint")
+    monkeypatch.setattr(engine.exchange.export, "write_index", full)
+    with pytest.raises(TitanError, match=r"D654.*cannot be written: no space left on device"):
         exported(checkpoint, tmp_path / "ours")
