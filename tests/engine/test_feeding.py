@@ -46,7 +46,8 @@ def streamed(path: str, run: str) -> dict[str, Any]:
 
 @pytest.mark.world
 def test_a_stream_goes_on_exactly_in_another_layout(gloo: GlooPool, tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     datasets.disable_progress_bars()
     texts = [f"document number {number} of the stream" for number in range(2000)]
     path = str(tmp_path / "rows")

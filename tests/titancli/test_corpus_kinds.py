@@ -49,7 +49,7 @@ def test_of_compressed_lines_as_much_text_is_read_as_of_others(
 
 
 def test_tables_are_looked_at_in_the_column_that_is_named(written: Written) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.table({"body": ["one", "three"]}), "corpus.parquet")

@@ -44,7 +44,7 @@ def test_lines_are_read_plain_and_compressed(written: Written, suffix: str) -> N
 
 
 def test_tables_are_read(written: Written) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.table({"body": ["one", None, "three"]}), "corpus.parquet")

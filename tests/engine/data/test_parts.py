@@ -6,16 +6,15 @@ import gzip
 import json
 import pickle
 
+import pyarrow
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from engine.data.corpus import documents
 from engine.data.parts import part_records, parts
 from engine.errors import TitanError
-
-pyarrow = pytest.importorskip("pyarrow")
-from pyarrow import parquet  # noqa: E402
 
 LINES = st.one_of(
     st.text(max_size=20).map(lambda text: json.dumps({"text": text}).encode()),

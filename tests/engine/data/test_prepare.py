@@ -307,7 +307,8 @@ def test_one_large_file_of_lines_is_made_in_parts(tmp_path, monkeypatch):
 
 
 def test_rows_of_a_dataset_are_made_in_parts(tmp_path, monkeypatch):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     datasets.disable_progress_bars()
     rows = datasets.Dataset.from_dict({"text": [f"row {number}" for number in range(30)] + [None]})
     rows.save_to_disk(str(tmp_path / "rows"))

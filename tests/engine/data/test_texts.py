@@ -45,7 +45,7 @@ def test_document_of_text_is_a_file(tmp_path: Path) -> None:
 
 
 def test_row_of_parquet_counts_empty_ones(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.table({"text": ["a", "", None, "b"]}), tmp_path / "a.parquet")

@@ -330,7 +330,8 @@ def test_large_corpus_is_prepared_on_stderr_and_looked_into(
 
 
 def test_stream_is_looked_at_as_far_as_it_has_come(written: Written, found: Any, told: Any) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     datasets.disable_progress_bars()
     datasets.Dataset.from_dict({"text": ["one", "two"] * 30}).save_to_disk("saved")
     written("huggingface", "saved", "[data]\nstreaming = true\n")
