@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -26,9 +25,8 @@ from engine.errors import EXIT_HARDWARE, EXIT_OK, EXIT_RUN_FAILED, TitanError
 from engine.hardware import GPUS, Machine, kind_of, this_machine
 from engine.machine import Limits, limits, processor
 from titancli import figures, report
+from titancli.engine_process import engine_process
 from titancli.fitness import Check, checks
-from titancli.launch.processes import tied_to_this
-from titancli.launch.torchrun import foreign
 
 _SIGNS = {"well": ("ok", "good"), "doubtful": ("?", ""), "wrong": ("no", "bad")}
 # More than a calibration takes.
@@ -146,32 +144,12 @@ class MeasuringFailed(TitanError):
 
 def _lines(what: str) -> Iterator[dict[str, Any]]:
     """The objects that `python -m engine.measure` writes, as they come; MeasuringFailed where it fails."""
-    removed = foreign(os.environ)
-    environ = {name: value for name, value in os.environ.items() if name not in removed}
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
-        process = subprocess.Popen(
-            tied_to_this((sys.executable, "-m", "engine.measure", what)),
-            env=environ | {"PYTHONSAFEPATH": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            text=True,
-            encoding="utf-8",
-        )
-        assert process.stdout is not None, "its output goes through a pipe"
-        try:
-            for line in process.stdout:
-                yield json.loads(line)
-            code = process.wait()
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-            process.stdout.close()
-        if code != 0:
-            said.seek(0)
-            lines = [line.strip() for line in said if line.strip()]
-            raise MeasuringFailed(lines[-1] if lines else f"it exited with {code}")
+    with engine_process("engine.measure", what, environ={}) as process:
+        process.stdin.close()
+        for line in process.stdout:
+            yield json.loads(line)
+        if process.popen.wait() != 0:
+            raise MeasuringFailed(process.last_words or f"it exited with {process.popen.returncode}")
 
 
 def _in_force(kind: str | None) -> Calibration | None:

@@ -7,10 +7,6 @@ that the plan is for. Does not know how ranks are built (engine/dry).
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -20,11 +16,9 @@ from engine.errors import Finding
 from engine.planner.plan import Plan
 from engine.sources import Loaded, locate
 from titancli import figures, report
-from titancli.launch.processes import tied_to_this
-from titancli.launch.torchrun import foreign
+from titancli.engine_process import engine_process
 
 GIB = 1 << 30
-_ENDS_WITHIN_S = 3.0
 
 Row: TypeAlias = dict[str, Any]
 """A pipeline rank, as in the JSON: ranks, pp_rank, parameters, peak_bytes, seconds, error, and more."""
@@ -32,45 +26,13 @@ Row: TypeAlias = dict[str, Any]
 
 def run(config: Config) -> list[Row] | Finding:
     """The rows of a dry run, by pipeline rank, or how its process died; it never outlives this call."""
-    removed = foreign(os.environ)
-    environ = {name: value for name, value in os.environ.items() if name not in removed}
-    process = subprocess.Popen(
-        tied_to_this((sys.executable, "-m", "engine.dryrun")),
-        # Without GPUs everything is the same on every machine, and those of this one stay free.
-        env=environ | {"PYTHONSAFEPATH": "1", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-    )
-    try:
-        out, err = process.communicate(config.model_dump_json())
-    finally:
-        _end(process)
-    if process.returncode != 0:
-        return _death(process.returncode, err)
+    with engine_process("engine.dryrun", environ={"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}) as process:
+        out, _ = process.popen.communicate(config.model_dump_json())
+        if process.popen.returncode != 0:
+            message = f"the process of the dry run {process.death}"
+            return report.error("B802", message, "run it again with more free memory, or validate without --dry-run")
     rows: list[Row] = json.loads(out)
     return rows
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Ends the process if it lives; those that it started end with it."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_ENDS_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _death(code: int, err: str) -> Finding:
-    last = next((line for line in reversed(err.splitlines()) if line.strip()), "").strip()
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-    message = f"the process of the dry run {how}" + (f": {last}" if last else "")
-    return report.error("B802", message, "run it again with more free memory, or validate without --dry-run")
 
 
 def judge(loaded: Loaded, plan: Plan, rows: Sequence[Row]) -> list[Finding]:

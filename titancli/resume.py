@@ -73,8 +73,8 @@ def look_at_start(
     """
     checkpoint = loaded.config.checkpoint
     found: list[Finding] = []
-    here = _run(loaded) if places.is_url(checkpoint.folder) else _run(loaded) / checkpoint.folder
-    start = Start(own=Checkpoints(folder=here))
+    is_here = not places.is_url(checkpoint.folder)
+    start = Start(own=Checkpoints(folder=checkpoints_of(loaded.config, _run(loaded)) if is_here else _run(loaded)))
     if checkpoint.enable:
         found, start = _own(loaded, starts_here=starts_here)
     what: Literal["all", "weights"] = "all" if start.step is not None else "weights"

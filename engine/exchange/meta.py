@@ -85,7 +85,7 @@ class TorchtitanFolder:
 
 def _in_halves(whole: Tensor, heads: int, shape: ModelShape, rows: slice, columns: slice) -> Tensor:
     if heads:
-        whole = whole[torch.from_numpy(halves_from_interleaved(heads, shape.head_dim)[rows])]
+        whole = whole[halves_from_interleaved(heads, shape.head_dim)[rows]]
         rows = ALL
     return whole[rows] if whole.ndim == 1 else whole[rows, columns]
 

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from engine.shapes import ModelShape, part_parameters
 
 Form = Literal["huggingface", "meta"]
@@ -62,7 +59,7 @@ def rotary_heads(name: str, shape: ModelShape) -> int:
     return {"wq": shape.n_heads, "wk": shape.n_kv_heads}.get(name.rpartition(".weight")[0].rpartition(".")[2], 0)
 
 
-def halves_from_interleaved(heads: int, head_dim: int) -> NDArray[np.int64]:
-    """Which interleaved row stands at each row of the halves, (heads * head_dim,): 0, 2, 1, 3 for a head of four."""
-    one_head = np.arange(head_dim, dtype=np.int64).reshape(head_dim // 2, 2).T.ravel()
-    return (np.arange(heads, dtype=np.int64)[:, None] * head_dim + one_head).ravel()
+def halves_from_interleaved(heads: int, head_dim: int) -> list[int]:
+    """Which interleaved row stands at each row of the halves: 0, 2, 1, 3 for a head of four."""
+    one_head = (*range(0, head_dim, 2), *range(1, head_dim, 2))
+    return [head * head_dim + row for head in range(heads) for row in one_head]

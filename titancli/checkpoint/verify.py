@@ -9,10 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,10 +20,8 @@ from engine.errors import EXIT_OK, EXIT_RUN_FAILED, Finding, TitanError
 from titancli import figures, report
 from titancli.checkpoint.found import Found, find
 from titancli.disk import decimal
-from titancli.launch.processes import tied_to_this
-from titancli.launch.torchrun import foreign
+from titancli.engine_process import engine_process
 
-_ENDS_WITHIN_S = 3.0
 _MOST_SHOWN = 12
 Examined: TypeAlias = dict[str, Any]
 """A checkpoint that was looked at: files, tensors, pieces, read_bytes, seconds, and faults (file, tensor, why)."""
@@ -89,54 +84,18 @@ def _of_step(message: str, step: int, fix: str) -> Finding:
 
 def _examined(paths: Sequence[Path], *, values: bool) -> Generator[Examined, None, None]:
     """What the process with torch finds in each checkpoint, one after another; it never outlives this."""
-    removed = foreign(os.environ)
-    environ = {name: value for name, value in os.environ.items() if name not in removed}
     named = [os.path.abspath(path) if not places.is_remote(path) else str(path) for path in paths]
-    with (
-        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as err,
-        subprocess.Popen(
-            tied_to_this((sys.executable, "-m", "engine.checkpoint")),
-            env=environ | {"PYTHONSAFEPATH": "1", "CUDA_VISIBLE_DEVICES": ""},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=err,
-            text=True,
-            encoding="utf-8",
-        ) as process,
-    ):
-        assert process.stdin is not None, "a pipe was asked for"
-        assert process.stdout is not None, "a pipe was asked for"
-        try:
-            # One that died at once says why below.
-            with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
-                stdin.write(json.dumps({"paths": named, "values": values}))
-            for _ in paths:
-                line = process.stdout.readline()
-                if not line.endswith("\n"):
-                    code = process.wait()
-                    err.seek(0)
-                    raise TitanError(_death(code, err.read().splitlines()))
-                yield json.loads(line)
-        finally:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """Ends the process if it lives."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_ENDS_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _death(code: int, err: Sequence[str]) -> Finding:
-    last = next((line for line in reversed(err) if line.strip()), "").strip()
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-    message = f"the process that examines checkpoints {how}" + (f": {last}" if last else "")
-    return report.error("R198", message, "run it again with more free memory; without --values it needs little")
+    with engine_process("engine.checkpoint") as process:
+        # One that died at once says why below.
+        with contextlib.suppress(BrokenPipeError), process.stdin as stdin:
+            stdin.write(json.dumps({"paths": named, "values": values}))
+        for _ in paths:
+            line = process.stdout.readline()
+            if not line.endswith("\n"):
+                message = f"the process that examines checkpoints {process.death}"
+                fix = "run it again with more free memory; without --values it needs little"
+                raise TitanError(report.error("R198", message, fix))
+            yield json.loads(line)
 
 
 # ---- for people ---------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_a_run_without_a_committed_checkpoint_is_refused(run: Path) -> None:
 
 def test_a_process_that_dies_is_said(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dies = (sys.executable, "-c", "import sys; sys.exit('no memory')")
-    monkeypatch.setattr(titancli.checkpoint.verify, "tied_to_this", lambda _: dies)
+    monkeypatch.setattr("titancli.engine_process.tied_to_this", lambda _: dies)
     with pytest.raises(TitanError, match=r"R198.*exited with 1: no memory"):
         verify(str(run), dump_folder="runs", step=None, values=False, as_json=False)
 
