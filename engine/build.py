@@ -27,6 +27,7 @@ from engine.parallel.quantize import Skipped, after_update, apply_float8, apply_
 from engine.parallel.recompute import apply_recompute
 from engine.parallel.shard import precision, shard
 from engine.parallel.tensor import apply_tensor_parallel
+from engine.parallel.whole import Whole, hold_whole
 from engine.planner.overlap import has_async_tp
 from engine.planner.plan import Plan, Stage
 from engine.promises import assert_promises, local_numel
@@ -36,8 +37,9 @@ from engine.promises import assert_promises, local_numel
 class Built:
     """What a rank trains: the parts of the model that it holds, one for each of its pipeline stages.
 
-    With `gathers_float8`, whoever changes weights calls `quantize.after_update`. `pipeline` runs the parts, where
-    other ranks have others.
+    `weights` are those that are updated and saved; where no data rank shares them, `whole` has what is computed with
+    and the gradients. `pipeline` runs the parts, where other ranks have others. Whoever changes weights calls
+    `weights_changed`.
     """
 
     device: torch.device
@@ -45,6 +47,7 @@ class Built:
     parts: tuple[Decoder, ...]
     optimizer: Adam | SGD
     weights: dict[str, nn.Parameter]
+    whole: Whole | None = None
     gathers_float8: bool = False
     pipeline: Pipeline | None = None
 
@@ -64,9 +67,37 @@ class Built:
     @property
     def gradients(self) -> list[torch.Tensor]:
         """The gradient of every weight, in the order of `weights`; there is one after each backward."""
+        if self.whole is not None:
+            return self.whole.gradients()
         found = [weight.grad for weight in self.weights.values() if weight.grad is not None]
         assert len(found) == len(self.weights), "a weight has no gradient"
         return found
+
+    @property
+    def copies(self) -> list[torch.Tensor | None]:
+        """Beside every weight, in the order of `weights`, what has to follow it in memory of its own, if anything."""
+        whole = self.whole
+        if whole is None:
+            return [None] * len(self.weights)
+        return [whole.copies[name] if whole.has_own(name) else None for name in self.weights]
+
+    def zero_grad(self) -> None:
+        """Drops all gradients."""
+        if self.whole is not None:
+            self.whole.zero_grad()
+        else:
+            self.optimizer.zero_grad()
+
+    def weights_changed(self) -> None:
+        """What has to follow once weights were loaded; every rank calls it at once."""
+        if self.whole is not None:
+            self.whole.refresh()
+        self.scales_changed()
+
+    def scales_changed(self) -> None:
+        """The same after an update, which has written copies itself."""
+        if self.gathers_float8:
+            after_update(self.parts)
 
 
 Fill: TypeAlias = Callable[[Decoder, int, torch.device], None]
@@ -88,27 +119,47 @@ def build(config: Config, plan: Plan, device: torch.device, *, fill: Fill = mate
         _compile(part, config, entropy)
         if gathers:
             gather_in_float8(part, float8, shards=world.fsdp.size())
-        shard(
-            part,
-            world.sharding,
-            policy=precision(config.training),
-            reshard=config.parallelism.fsdp_reshard_after_forward,
-            pipelined=plan.mesh.pp > 1,
-        )
+        if shares_weights(plan):
+            shard(
+                part,
+                world.sharding,
+                policy=precision(config.training),
+                reshard=config.parallelism.fsdp_reshard_after_forward,
+                pipelined=plan.mesh.pp > 1,
+            )
     for part in parts:
         fill(part, config.debug.seed, device)
     if gathers:
         after_update(parts)
-    assert_promises(config, plan, world=world, parts=parts, skipped=skipped)
     weights = {name: weight for part in parts for name, weight in part.named_parameters()}
+    whole = None if shares_weights(plan) else _whole(config, plan, parts)
+    assert_promises(config, plan, world=world, parts=parts, skipped=skipped, weights=weights)
     return Built(
         device=device,
         world=world,
         parts=parts,
         optimizer=make_optimizer(config.optimizer, weights.values()),
         weights=weights,
+        whole=whole,
         gathers_float8=gathers,
-        pipeline=_pipeline(config, plan, stage, world=world, parts=parts, device=device) if plan.mesh.pp > 1 else None,
+        pipeline=_pipeline(config, plan, stage, world=world, parts=parts, whole=whole, device=device)
+        if plan.mesh.pp > 1
+        else None,
+    )
+
+
+def shares_weights(plan: Plan) -> bool:
+    """Whether data or context ranks share weights or their gradients, which FSDP then takes care of."""
+    return plan.mesh.fsdp * plan.mesh.dp_replicate > 1
+
+
+def _whole(config: Config, plan: Plan, parts: tuple[Decoder, ...]) -> Whole:
+    """The weights of a rank that shares them with none, once they are filled."""
+    return hold_whole(
+        parts,
+        products=getattr(torch, config.training.mixed_precision_param),
+        sums=getattr(torch, config.training.mixed_precision_reduce),
+        accumulates=plan.microbatches * plan.gradient_accumulation_steps > 1,
     )
 
 
@@ -163,7 +214,14 @@ def _part(config: Config, plan: Plan, index: int, layers: tuple[int, ...]) -> De
 
 
 def _pipeline(
-    config: Config, plan: Plan, stage: Stage, *, world: World, parts: tuple[Decoder, ...], device: torch.device
+    config: Config,
+    plan: Plan,
+    stage: Stage,
+    *,
+    world: World,
+    parts: tuple[Decoder, ...],
+    whole: Whole | None,
+    device: torch.device,
 ) -> Pipeline:
     """The schedule over this rank's parts."""
     return build_pipeline(
@@ -177,4 +235,5 @@ def _pipeline(
         context_ranks=plan.mesh.cp,
         dtype=getattr(torch, config.training.mixed_precision_param),
         device=device,
+        collect=None if whole is None else whole.collect,
     )

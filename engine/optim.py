@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -168,35 +169,56 @@ def allocate(optimizer: Adam | SGD) -> None:
 
 
 @torch.no_grad()
-def update(optimizer: Adam | SGD, *, lr: float, divisor: Tensor | None, bad: Tensor) -> None:
+def update(
+    optimizer: Adam | SGD,
+    gradients: Sequence[Tensor],
+    *,
+    lr: float,
+    divisor: Tensor | None,
+    bad: Tensor,
+    copies: Sequence[Tensor | None] = (),
+) -> None:
     """One update with the gradients divided by `divisor`, or none at all where `bad` (float32, 0 or 1) is 1.
 
-    Fused kernels take both on the device, which saves a pass over the gradients; the other
-    implementations ask the CPU. Works on what this rank holds: the update of an element needs no other.
+    Gradients stand in the order of the optimizer's weights, in any precision; beside them `copies`, which become
+    what the weights have become. Fused kernels take both scalars on the device, which saves a pass over the gradients;
+    the other implementations ask the CPU. Works on what this rank holds: the update of an element needs no other.
     """
     allocate(optimizer)
-    for group in optimizer.param_groups:
-        group["lr"] = lr
-        weights = [weight for weight in group["params"] if weight.grad is not None and _local(weight).numel()]
-        gradients = [_local(weight.grad) for weight in weights]
-        if not weights:
-            continue
-        if group["fused"]:
-            _apply(optimizer, group, weights, gradients, grad_scale=divisor, found_inf=bad)
-        elif not bad:
-            if divisor is not None:
-                torch._foreach_div_(gradients, divisor.to(gradients[0].dtype))
-            _apply(optimizer, group, weights, gradients, grad_scale=None, found_inf=None)
+    (group,) = optimizer.param_groups
+    group["lr"] = lr
+    held = [
+        Held(weight, _local(gradient), copy)
+        for weight, gradient, copy in zip_longest(group["params"], gradients, copies)
+        if _local(weight).numel()
+    ]
+    if not held:
+        return
+    if group["fused"]:
+        _apply(optimizer, group, held, grad_scale=divisor, found_inf=bad)
+    elif not bad:
+        _apply(optimizer, group, held, grad_scale=None, found_inf=None, divisor=divisor)
+    apart = [(one.copy, _local(one.weight)) for one in held if one.copy is not None]
+    if apart:
+        torch._foreach_copy_([copy for copy, _ in apart], [weight for _, weight in apart])
+
+
+class Held(NamedTuple):
+    """A weight, what this rank has of its gradient, and what follows the weight in memory of its own, if anything."""
+
+    weight: nn.Parameter
+    gradient: Tensor
+    copy: Tensor | None
 
 
 def _apply(
     optimizer: Adam | SGD,
     group: dict[str, Any],
-    weights: list[nn.Parameter],
-    gradients: list[Tensor],
+    held: Sequence[Held],
     *,
     grad_scale: Tensor | None,
     found_inf: Tensor | None,
+    divisor: Tensor | None = None,
 ) -> None:
     kernel = {
         "foreach": bool(group["foreach"]),
@@ -207,12 +229,16 @@ def _apply(
         "weight_decay": group["weight_decay"],
         "maximize": False,
     }
-    values = [_local(weight) for weight in weights]
+    values = [_local(one.weight) for one in held]
+    # torch's kernels take gradients in the precision of weights.
+    gradients = [one.gradient.to(value.dtype) for one, value in zip(held, values, strict=True)]
+    if divisor is not None:
+        torch._foreach_div_(gradients, divisor.to(gradients[0].dtype))
     if isinstance(optimizer, SGD):
         empty: list[Tensor | None] = [None] * len(values)
         sgd(values, gradients, empty, momentum=0.0, dampening=0.0, nesterov=False, **kernel)
         return
-    states = [optimizer.state[weight] for weight in weights]
+    states = [optimizer.state[one.weight] for one in held]
     beta1, beta2 = group["betas"]
     adam(
         values,

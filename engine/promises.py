@@ -34,13 +34,16 @@ def assert_promises(
     world: World,
     parts: Sequence[Decoder],
     skipped: Skipped,
+    weights: Mapping[str, nn.Parameter],
 ) -> None:
-    """Checks one built rank; `skipped` are the linear layers that low precision left out."""
+    """Checks one built rank; `skipped` are the linear layers that low precision left out, `weights` what is updated."""
     stage = plan.stages[world.rank_on("pp")]
-    weights = {name: weight for part in parts for name, weight in part.named_parameters()}
     _assert_layers(plan, stage, parts)
     _assert_weights(config, plan, stage, world=world, weights=weights)
-    _assert_collectives(config, plan, parts)
+    if plan.mesh.fsdp * plan.mesh.dp_replicate > 1:
+        _assert_collectives(config, plan, parts)
+    else:
+        _assert_whole(config, parts)
     for part in parts:
         for layer, block in part.layers.items():
             assert isinstance(block, Block)
@@ -95,6 +98,16 @@ def _assert_collectives(config: Config, plan: Plan, parts: Sequence[Decoder]) ->
             assert group.summed is summed, f"gradients are summed in {group.summed}, not {summed}"
             assert group.plain_sum, "a group of gradients is not a plain sum"
             assert group.frees == frees or not group.is_block, f"a block frees its weights: {group.frees}"
+
+
+def _assert_whole(config: Config, parts: Sequence[Decoder]) -> None:
+    """What is computed with is on this rank alone, in the precision that is asked for."""
+    products = getattr(torch, config.training.mixed_precision_param)
+    for part in parts:
+        assert not groups(part), "FSDP takes care of weights that no other data rank shares"
+        for name, weight in part.named_parameters():
+            assert not isinstance(weight, DTensor), f"{name} is computed with as a DTensor"
+            assert weight.dtype is products, f"{name} is computed with in {weight.dtype}, not {products}"
 
 
 def _assert_block(config: Config, plan: Plan, block: Block, *, layer: int) -> None:

@@ -28,7 +28,7 @@ from engine.exchange.reading import read_folder
 from engine.parallel.mesh import COLLECTIVE_MARGIN_S
 from engine.planner.plan import Plan
 from engine.settled import read_settled, write_settled
-from engine.state import set_random_states, set_updates, state_of, weights_changed, weights_of
+from engine.state import set_random_states, set_updates, state_of, weights_of
 
 _SEEN_WITHIN_S = 10.0
 _LOAD_STEP = "checkpoint.load_step"
@@ -91,7 +91,7 @@ def load_into(built: Built, loading: Loading, *, group: dist.ProcessGroup) -> No
         if same_ranks and same_device:
             set_random_states(random, built.device)
         set_updates(built, loading.manifest.updates)
-    weights_changed(built)
+    built.weights_changed()
 
 
 def go_back(config: Config, loading: Loading, *, run: Path, group: dist.ProcessGroup) -> tuple[Finding, ...]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.build import Built
 from engine.optim import allocate
-from engine.parallel.quantize import after_update, plain
+from engine.parallel.quantize import plain
 
 _UPDATES = "step"
 
@@ -43,12 +43,6 @@ def set_updates(built: Built, updates: int) -> None:
     for state in built.optimizer.state.values():
         if _UPDATES in state:
             state[_UPDATES].fill_(updates)
-
-
-def weights_changed(built: Built) -> None:
-    """What has to follow once weights were loaded; every rank calls it at once."""
-    if built.gathers_float8:
-        after_update(built.parts)
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:

@@ -15,7 +15,6 @@ from torch import Tensor
 from engine.build import Built
 from engine.data.batch import Batch
 from engine.optim import GradientNorm, clip_divisor, gradient_norm, update
-from engine.parallel.quantize import after_update
 from engine.parallel.shard import set_last_accumulation
 
 
@@ -36,7 +35,8 @@ def forward_backward(built: Built, batches: Sequence[Batch], denominator: Tensor
             )
         else:
             (part,) = built.parts
-            set_last_accumulation(part, last)
+            if built.whole is None:
+                set_last_accumulation(part, last)
             loss = part(tokens_BS, labels_BS, positions_BS)
             (loss / denominator).backward()
             loss_sum += loss.detach()
@@ -64,17 +64,19 @@ def update_weights(built: Built, *, loss: Tensor, lr: float, max_norm: float) ->
     Then nothing was changed, on any rank; `loss` is this rank's.
     """
     pipeline = None if built.pipeline is None else built.world.axes["pp"].get_group()
-    norm = gradient_norm(built.gradients, pipeline=pipeline, loss=loss)
+    gradients = built.gradients
+    norm = gradient_norm(gradients, pipeline=pipeline, loss=loss)
     bad = norm.total.isfinite().logical_not().float()
     update(
         built.optimizer,
+        gradients,
+        copies=built.copies,
         lr=lr,
         divisor=clip_divisor(norm.total, max_norm) if max_norm > 0 else None,
         bad=bad,
     )
-    if built.gathers_float8:
-        after_update(built.parts)
-    built.optimizer.zero_grad()
+    built.scales_changed()
+    built.zero_grad()
     return norm, bad
 
 

@@ -95,6 +95,10 @@ def step_rank(config: Config, plan: Plan, pp_rank: int) -> Stepped:
         try:
             built = build(config, plan, torch.device("cpu"), fill=fill)
             parameters = sum(weight.numel() for weight in built.weights.values())
+            for part in built.parts:
+                # Copies in another precision were made beside what was filled.
+                for weight in part.parameters():
+                    holding.add(weight)
             if plan.gpu != "cpu":
                 keep_as_a_gpu_does(built.parts)
             if built.pipeline is not None:

@@ -10,7 +10,7 @@ tried on 2.13, and on 2.11's pipelining. B sequences of a rank, M of one microba
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
@@ -107,10 +107,19 @@ class Stage(PipelineStage):
     sums_copies = True
 
     def __init__(
-        self, part: Decoder, index: int, count: int, *, mesh: DeviceMesh, takes: Tensor, gives: Tensor, device: Any
+        self,
+        part: Decoder,
+        index: int,
+        count: int,
+        *,
+        mesh: DeviceMesh,
+        takes: Tensor,
+        gives: Tensor,
+        device: Any,
+        collect: Callable[[], None] | None,
     ) -> None:
         super().__init__(part, index, count, device, input_args=takes, output_args=gives, group=mesh.get_group())
-        self._takes, self._gives = takes, gives
+        self._takes, self._gives, self._collect = takes, gives, collect
 
     def received(self) -> Tensor:
         """What the part before this one, on another rank, has sent on."""
@@ -182,12 +191,14 @@ class Stage(PipelineStage):
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
         """Backward of a microbatch for the weights."""
         super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
-        # FSDP's hooks were passed in the backward for the input, when these gradients were not there yet.
+        # Hooks were passed in the backward for the input, when these gradients were not there yet.
         self._end_backward()
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         """Adds up the gradients of all microbatches over ranks, and frees gathered weights."""
         assert grad_scale_factor == 1, "the loss is a sum over one denominator"
+        if self._collect is not None:
+            return
         part = cast(FSDPModule, self.submod)
         part.set_is_last_backward(True)
         part.set_reshard_after_backward(True)
@@ -196,7 +207,10 @@ class Stage(PipelineStage):
         self._end_backward()
 
     def _end_backward(self) -> None:
-        """FSDP's end of a backward, for all groups of the part: accumulates in place, or adds up over ranks."""
+        """The end of a backward, for all weights of the part: accumulates in place, or adds up over ranks (FSDP)."""
+        if self._collect is not None:
+            self._collect()
+            return
         fully_shard.state(self.submod)._root_post_backward_final_callback()  # type: ignore[attr-defined]
 
     def _fill(self, received: Iterable[Any], like: Tensor | None) -> None:
@@ -217,9 +231,11 @@ def build_pipeline(
     context_ranks: int,
     dtype: torch.dtype,
     device: torch.device,
+    collect: Callable[[], None] | None = None,
 ) -> Pipeline:
     """The schedule over a rank's parts, which are already sharded; every rank of `mesh` builds its own.
 
+    Parts without FSDP have `collect`, which adds up the gradients that a backward for weights alone has left.
     `dtype` is that of activations. Sizes are told beforehand, so that no rank asks another for them:
     tokens (M, S) go in, (M, S / context ranks / tensor ranks, D) travels, and a scalar comes out.
     """
@@ -234,7 +250,9 @@ def build_pipeline(
             loss = torch.empty((), dtype=torch.float32, requires_grad=True)
         takes = tokens_MS if index == 0 else h_MSD
         gives = loss if index == stage_count - 1 else h_MSD
-        stages.append(Stage(part, index, stage_count, mesh=mesh, takes=takes, gives=gives, device=device))
+        stages.append(
+            Stage(part, index, stage_count, mesh=mesh, takes=takes, gives=gives, device=device, collect=collect)
+        )
     return Pipeline(stages, schedule=schedule, microbatches=microbatches, microbatch_size=microbatch_size)
 
 

@@ -137,7 +137,7 @@ def test_a_bad_step_changes_nothing_on_the_gpu(name: str) -> None:
         states = {key: value.clone() for key, value in optimizer.state[weight].items()}
         weight.grad = torch.full_like(weight, gradient)
         flag = torch.tensor(bad, device="cuda")
-        update(optimizer, lr=0.1, divisor=torch.tensor(2.0, device="cuda"), bad=flag)
+        update(optimizer, [weight.grad], lr=0.1, divisor=torch.tensor(2.0, device="cuda"), bad=flag)
         assert torch.equal(before, weight) == bool(bad)
     assert all(torch.equal(optimizer.state[weight][key], value) for key, value in states.items())
 
@@ -147,8 +147,10 @@ def test_the_clip_is_the_same_on_the_device_and_by_hand() -> None:
     clipped, small = (torch.nn.Parameter(torch.full((8,), 5.0, device="cuda")) for _ in range(2))
     clipped.grad, small.grad = torch.full_like(clipped, 10.0), torch.full_like(small, 2.0)
     flag = torch.tensor(0.0, device="cuda")
-    update(make_optimizer(config, [clipped]), lr=0.1, divisor=torch.tensor(5.0, device="cuda"), bad=flag)
-    update(make_optimizer(config, [small]), lr=0.1, divisor=None, bad=flag)
+    update(
+        make_optimizer(config, [clipped]), [clipped.grad], lr=0.1, divisor=torch.tensor(5.0, device="cuda"), bad=flag
+    )
+    update(make_optimizer(config, [small]), [small.grad], lr=0.1, divisor=None, bad=flag)
     torch.testing.assert_close(clipped, small, rtol=1e-6, atol=0)
 
 

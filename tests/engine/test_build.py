@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from gloo_pool import GlooPool, RankFailedError
 from layouts import layout
+from shares import gathered, mine
 from synthetic import tiny
 
 from engine.build import build
@@ -21,7 +22,7 @@ def whole_weights(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
     """Builds on this rank; every weight gathered."""
     config = tiny(**arguments)
     built = build(config, plan(config), torch.device("cpu"))
-    return {name: weight.full_tensor().detach() for name, weight in built.weights.items()}  # type: ignore[attr-defined]
+    return {name: gathered(weight) for name, weight in built.weights.items()}
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +69,8 @@ def tied_after_steps(arguments: dict[str, Any]) -> list[bool]:
     found = [_one_storage(part)]
     for step in (1, 2, 3):
         forward_backward(built, source.batches(step) or [], torch.tensor(1.0))
-        update(built.optimizer, lr=0.1, divisor=None, bad=torch.tensor(0.0))
-        built.optimizer.zero_grad()
+        update(built.optimizer, built.gradients, lr=0.1, divisor=None, bad=torch.tensor(0.0))
+        built.zero_grad()
         for module in (part.tok_embeddings, part.output, part):
             if hasattr(module, "reshard"):
                 module.reshard()
@@ -78,7 +79,7 @@ def tied_after_steps(arguments: dict[str, Any]) -> list[bool]:
 
 
 def _one_storage(part: Any) -> bool:
-    head, table = part.output.weight.to_local(), part.tok_embeddings.weight.to_local()
+    head, table = mine(part.output.weight), mine(part.tok_embeddings.weight)
     return head.data_ptr() == table.data_ptr()
 
 
@@ -98,7 +99,7 @@ def held(arguments: dict[str, Any]) -> dict[str, Any]:
         "local": built.local_parameters,
         "planned": resolved.stages[0].local_parameters,
         "names": {name: tuple(weight.shape) for name, weight in built.weights.items()},
-        "rows": {name: weight.to_local().shape[0] for name, weight in built.weights.items()},  # type: ignore[attr-defined]
+        "rows": {name: mine(weight).shape[0] for name, weight in built.weights.items()},
         "dtypes": {weight.dtype for weight in built.weights.values()},
         "cos": built.parts[0].cos_SR.dtype,
     }

@@ -27,6 +27,11 @@ def one_weight(value: float = 5.0, gradient: float = 1.0) -> nn.Parameter:
     return weight
 
 
+def step(optimizer: Any, **values: Any) -> None:
+    """An update with the gradients that backward has left at the weights."""
+    update(optimizer, [weight.grad for weight in optimizer.param_groups[0]["params"]], **values)
+
+
 def config(**values: Any) -> Optimizer:
     """The plain optimizer of C28, with changes."""
     return Optimizer(**({"lr": 1.0, "beta2": 0.999, "weight_decay": 0.0} | values))
@@ -123,7 +128,7 @@ def test_rows_shared_out_unevenly_and_copies_give_the_norm_of_the_whole(
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_c28_the_first_adam_update_is_the_learning_rate(kernel: str) -> None:
     weight = one_weight()
-    update(make_optimizer(config(implementation=kernel), [weight]), lr=1.0, divisor=None, bad=GOOD)
+    step(make_optimizer(config(implementation=kernel), [weight]), lr=1.0, divisor=None, bad=GOOD)
     assert 5.0 - weight.item() == pytest.approx(1.0, abs=1e-6)
 
 
@@ -136,7 +141,7 @@ def test_c28_asking_for_the_state_before_training_does_not_count_as_an_update(ke
     optimizer.state_dict()
     get_optimizer_state_dict(module, optimizer)  # makes torch call step() with gradients of zero
     module.weight.grad = torch.ones(1, 1)
-    update(optimizer, lr=1.0, divisor=None, bad=GOOD)
+    step(optimizer, lr=1.0, divisor=None, bad=GOOD)
     assert 5.0 - module.weight.item() == pytest.approx(1.0, abs=1e-6)
 
 
@@ -146,7 +151,7 @@ def test_c28_a_state_saved_and_loaded_at_step_0_does_not_count_as_an_update() ->
     allocate(saved)
     loaded = make_optimizer(config(), [weight])
     loaded.load_state_dict(saved.state_dict())
-    update(loaded, lr=1.0, divisor=None, bad=GOOD)
+    step(loaded, lr=1.0, divisor=None, bad=GOOD)
     assert 5.0 - weight.item() == pytest.approx(1.0, abs=1e-6)
 
 
@@ -162,7 +167,7 @@ def test_updates_are_those_of_torch(name: str, kernel: str) -> None:
     reference = getattr(torch.optim, name)([theirs], **values, **betas)
     for gradient in gradients:
         mine.grad, theirs.grad = gradient.clone(), gradient.clone()
-        update(optimizer, lr=0.1, divisor=None, bad=GOOD)
+        step(optimizer, lr=0.1, divisor=None, bad=GOOD)
         reference.step()
     torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
@@ -173,7 +178,7 @@ def test_the_divisor_is_a_clip(name: str, kernel: str) -> None:
     clipped, small = one_weight(gradient=10.0), one_weight(gradient=2.0)
     for weight, divisor in ((clipped, torch.tensor(5.0)), (small, None)):
         optimizer = make_optimizer(config(name=name, implementation=kernel, eps=1.0), [weight])
-        update(optimizer, lr=1.0, divisor=divisor, bad=GOOD)
+        step(optimizer, lr=1.0, divisor=divisor, bad=GOOD)
     torch.testing.assert_close(clipped, small)
 
 
@@ -187,18 +192,18 @@ def test_a_norm_below_the_limit_scales_nothing() -> None:
 def test_a_bad_step_changes_no_weight_and_no_state(name: str, kernel: str) -> None:
     weight = one_weight()
     optimizer = make_optimizer(config(name=name, implementation=kernel, weight_decay=0.1), [weight])
-    update(optimizer, lr=1.0, divisor=None, bad=GOOD)
+    step(optimizer, lr=1.0, divisor=None, bad=GOOD)
     value = weight.item()
     state = {key: tensor.clone() for key, tensor in optimizer.state[weight].items()}
     weight.grad = torch.tensor([float("nan")])
-    update(optimizer, lr=1.0, divisor=torch.tensor(float("nan")), bad=BAD)
+    step(optimizer, lr=1.0, divisor=torch.tensor(float("nan")), bad=BAD)
     assert weight.item() == value
     assert all(torch.equal(optimizer.state[weight][key], tensor) for key, tensor in state.items())
 
 
 def test_the_learning_rate_is_that_of_the_call() -> None:
     weight = one_weight()
-    update(make_optimizer(config(name="SGD"), [weight]), lr=0.25, divisor=None, bad=GOOD)
+    step(make_optimizer(config(name="SGD"), [weight]), lr=0.25, divisor=None, bad=GOOD)
     assert weight.item() == 4.75
 
 
@@ -207,7 +212,7 @@ def test_states_come_with_the_first_update() -> None:
     optimizer = make_optimizer(config(), [weight])
     assert isinstance(optimizer, Adam)
     assert not optimizer.state
-    update(optimizer, lr=1.0, divisor=None, bad=GOOD)
+    step(optimizer, lr=1.0, divisor=None, bad=GOOD)
     assert set(optimizer.state[weight]) == {"step", "exp_avg", "exp_avg_sq"}
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from gloo_pool import GlooPool
 from layouts import LAYOUTS, layout
+from shares import gathered, gradients_of
 from synthetic import Rows, tiny
 
 import engine.loop
@@ -192,7 +193,7 @@ def gradients(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
     valid = torch.tensor(sum(batch.valid_tokens for batch in batches))
     dist.all_reduce(valid)
     forward_backward(built, batches, valid.float())
-    return {name: weight.grad.full_tensor() for name, weight in built.weights.items()}  # type: ignore[union-attr]
+    return {name: gathered(gradient) for name, gradient in gradients_of(built).items()}
 
 
 @pytest.mark.world

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from gloo_pool import GlooPool
 from resuming import train
+from shares import gradients_of, mine
 from synthetic import tiny
-from torch.distributed.tensor import DTensor
 
 import engine.checkpoint.store
 import engine.saving
@@ -175,9 +175,7 @@ def broken_in(step: int, monkeypatch: pytest.MonkeyPatch, *, by: str) -> None:
         if next(calls) == step:
             if by != "nan":
                 raise ValueError(by)
-            gradient = built.weights["norm.weight"].grad
-            assert gradient is not None
-            gradient.fill_(float("nan"))
+            gradients_of(built)["norm.weight"].fill_(float("nan"))
         return loss
 
     monkeypatch.setattr(engine.training, "forward_backward", breaking)
@@ -226,10 +224,8 @@ def plant(arguments: dict[str, Any], folder: str) -> str:
         nonlocal calls
         calls += 1
         loss = before(built, batches, denominator)
-        gradient = built.weights["norm.weight"].grad
         if calls == 3 and dist.get_rank() == 1:
-            assert isinstance(gradient, DTensor)
-            gradient.to_local()[0] = float("nan")
+            mine(gradients_of(built)["norm.weight"])[0] = float("nan")
         return loss
 
     engine.training.forward_backward = planting

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from gloo_pool import GlooPool
 from resuming import train
+from shares import gathered
 from synthetic import tiny
 
 import engine.starting
@@ -131,9 +132,9 @@ def test_an_initial_checkpoint_gives_its_weights_and_no_more(cut: Path, tmp_path
         assert beginning.group is not None
         assert (beginning.position.step, beginning.position.samples, beginning.resumed_from) == (0, 0, None)
         built = build(config, resolved, device)
-        fresh = {name: weight.detach().full_tensor().clone() for name, weight in built.weights.items()}
+        fresh = {name: gathered(weight).clone() for name, weight in built.weights.items()}
         load_into(built, beginning.loading, group=beginning.group)
-        changed = [name for name, old in fresh.items() if not torch.equal(old, built.weights[name].full_tensor())]
+        changed = [name for name, old in fresh.items() if not torch.equal(old, gathered(built.weights[name]))]
         assert sorted(changed) == sorted(built.weights)
         assert not any(built.optimizer.state.values())
 

@@ -18,10 +18,10 @@ import torch
 import torch.distributed as dist
 from gloo_pool import GlooPool
 from parity import Layout, data_rank, measure
+from shares import gathered, gradients_of
 from synthetic import Rows, tiny
 from torch import Tensor
 from torch._dynamo.utils import counters
-from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from engine.build import Built, build
@@ -117,12 +117,7 @@ def _positions(batch: Batch, document: int) -> np.ndarray[Any, Any]:
 def gradients(arguments: dict[str, Any], document: int | None = None) -> dict[str, Tensor]:
     """The gradient of every weight that a rank holds."""
     built, _ = stepped(arguments, document)
-    return {name: _whole(weight.grad) for name, weight in built.weights.items()}
-
-
-def _whole(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return {name: gathered(gradient) for name, gradient in gradients_of(built).items()}
 
 
 def arguments_of(schedule: ScheduleName, pp: int = 2, **values: Any) -> dict[str, Any]:
@@ -225,8 +220,8 @@ def planted(arguments: dict[str, Any]) -> float | None:
         for row in batch.labels_BS:
             row[0] = next(values)
     forward_backward(built, batches, torch.tensor(4.0))
-    weight = built.weights.get("output.weight")
-    return None if weight is None else float(_whole(weight.grad)[0, 0])
+    gradient = gradients_of(built).get("output.weight")
+    return None if gradient is None else float(gathered(gradient)[0, 0])
 
 
 @pytest.mark.world

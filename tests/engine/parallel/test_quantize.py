@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from gloo_pool import GlooPool
+from shares import gathered, mine
 from synthetic import Rows, tiny
 from torch import Tensor
 from torch._dynamo.utils import counters
@@ -306,7 +307,7 @@ def test_float8_weights_are_gathered_in_half_the_bytes(gloo: GlooPool) -> None:
 def whole_weights(arguments: dict[str, Any]) -> dict[str, Tensor]:
     """Weights by name as the state dict has them, gathered in float32."""
     _, built, _ = rank_of(arguments)
-    return {name: weight.full_tensor() for part in built.parts for name, weight in part.state_dict().items()}
+    return {name: gathered(weight) for part in built.parts for name, weight in part.state_dict().items()}
 
 
 @pytest.mark.world
@@ -331,7 +332,7 @@ def scales(arguments: dict[str, Any]) -> dict[str, Any]:
     found: list[list[Tensor]] = []
     for _ in range(2):
         forward_backward(built, batches, torch.tensor(1.0))
-        found.append([gradient.to_local().clone() for gradient in built.gradients])
+        found.append([mine(gradient).clone() for gradient in built.gradients])
         built.optimizer.zero_grad()
         for shard in shards:
             shard._precomputed_scale = None
@@ -371,13 +372,13 @@ def kinds(arguments: dict[str, Any]) -> dict[str, Any]:
     config, built, batches = rank_of(arguments)
     forward_backward(built, batches, torch.tensor(8.0))
     norm = gradient_norm(built.gradients).total
-    whole = torch.stack([gradient.full_tensor().norm() for gradient in built.gradients]).norm()
-    update(built.optimizer, lr=config.optimizer.lr, divisor=None, bad=torch.tensor(0.0))
+    whole = torch.stack([gathered(gradient).norm() for gradient in built.gradients]).norm()
+    update(built.optimizer, built.gradients, lr=config.optimizer.lr, divisor=None, bad=torch.tensor(0.0))
     states = [state for held in built.optimizer.state.values() for state in held.values() if state.ndim]
     return {
         "weights": {weight.dtype for weight in built.weights.values()},
-        "gradients": {(type(gradient.to_local()), gradient.dtype) for gradient in built.gradients},
-        "states": {(type(state.to_local()), state.dtype) for state in states},
+        "gradients": {(type(mine(gradient)), gradient.dtype) for gradient in built.gradients},
+        "states": {(type(mine(state)), state.dtype) for state in states},
         "norm": (norm, whole),
     }
 
@@ -393,13 +394,13 @@ def test_only_what_is_sent_is_in_float8(gloo: GlooPool) -> None:
 def saved_and_loaded(arguments: dict[str, Any], folder: str) -> bool:
     """Whether a checkpoint gives the weights back to a rank that has others."""
     _, built, _ = rank_of(arguments)
-    before = {name: weight.full_tensor() for name, weight in built.weights.items()}
+    before = {name: gathered(weight) for name, weight in built.weights.items()}
     dcp.save(built.parts[0].state_dict(), checkpoint_id=folder)
     with torch.no_grad():
         for weight in built.weights.values():
-            weight.to_local().zero_()
+            mine(weight).zero_()
     dcp.load(built.parts[0].state_dict(), checkpoint_id=folder)
-    return all(torch.equal(weight.full_tensor(), before[name]) for name, weight in built.weights.items())
+    return all(torch.equal(gathered(weight), before[name]) for name, weight in built.weights.items())
 
 
 @pytest.mark.world
