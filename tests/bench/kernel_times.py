@@ -1,0 +1,80 @@
+"""Where the GPU's time of a step goes, from a trace of torch's profiler: by kernel, and by kind of kernel.
+
+Knows the events of a Chrome trace and how kernels are called. Does not know who was profiled.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_CALLS = ("cuda_runtime", "cuda_driver")
+
+KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("nccl", ("nccl",)),
+    ("optimizer", ("adam", "sgd", "lpnorm", "multi_tensor_apply")),
+    ("attention", ("flash", "fmha", "sdpa", "attention", "cudnn_generated", "efficient_attention")),
+    ("copy", ("memcpy", "memset", "catarray", "copy_kernel", "copy_device_to_device", "direct_copy", "chunk_cat")),
+    ("matmul", ("gemm", "nvjet", "cutlass", "cublas", "splitk", "xmma")),
+    ("loss and embedding", ("softmax", "nll_loss", "embedding", "log_softmax")),
+    ("triton", ("triton",)),
+    ("elementwise", ("elementwise", "reduce_kernel", "layer_norm", "rms_norm", "norm")),
+)
+"""Kinds of kernels by parts of their names, in lower case; the first that fits counts, and the rest is "other"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """All calls of one name, a step."""
+
+    name: str
+    calls: float
+    ms: float
+
+
+def kind_of_kernel(name: str) -> str:
+    """Which kind a kernel is of."""
+    low = name.lower()
+    return next((kind for kind, parts in KINDS if any(part in low for part in parts)), "other")
+
+
+def kernels_of(trace: Path, *, steps: int, only_launched: bool = False) -> list[Kernel]:
+    """Kernels and copies of a recording of so many steps, the dearest first; empty where it is of no GPU.
+
+    `only_launched`: those alone whose launch was recorded too; what ran for the step before was launched before.
+    """
+    with gzip.open(trace, "rt", encoding="utf-8") as file:
+        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    called = {event["args"].get("correlation") for event in events if event.get("cat") in _CALLS}
+    found: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") in _ON_DEVICE and (not only_launched or event["args"].get("correlation") in called):
+            found[event["name"]].append(event["dur"] / 1000)
+    kernels = [
+        Kernel(name=name, calls=len(each_ms) / steps, ms=sum(each_ms) / steps) for name, each_ms in found.items()
+    ]
+    return sorted(kernels, key=lambda kernel: -kernel.ms)
+
+
+def by_kind(kernels: list[Kernel]) -> dict[str, float]:
+    """Milliseconds of each kind a step, the dearest first, and their sum."""
+    sums: dict[str, float] = defaultdict(float)
+    for kernel in kernels:
+        sums[kind_of_kernel(kernel.name)] += kernel.ms
+    return dict(sorted(sums.items(), key=lambda item: -item[1])) | {"sum": sum(sums.values())}
+
+
+def table(kernels: list[Kernel], top: int = 40) -> str:
+    """The sums by kind, and the dearest kernels, for people."""
+    lines = [f"{ms:10.2f} ms  {kind}" for kind, ms in by_kind(kernels).items()]
+    lines += ["", "   ms/step  calls/step  kind and name"]
+    lines += [
+        f"{kernel.ms:10.3f}{kernel.calls:12.1f}  {kind_of_kernel(kernel.name)}: {kernel.name[:160]}"
+        for kernel in kernels[:top]
+    ]
+    return "\n".join(lines) + "\n"
