@@ -167,7 +167,7 @@ def _adam(  # type: ignore[no-untyped-def]
     weight -= tl.div_rn(tl.div_rn(lr, tl.load(bias1)) * exp_avg, spread)
 
     # Only what is written depends on the gate, so that the loads above do not wait for it.
-    writes_B = inside_B & (tl.load(bad) == 0.0)
+    writes_B = lane_B < tl.where(tl.load(bad) == 0.0, numel, 0) - start
     tl.store(weight_N + start + lane_B, weight, mask=writes_B, eviction_policy=EVICTION)
     tl.store(exp_avg_N + start + lane_B, exp_avg, mask=writes_B, eviction_policy=EVICTION)
     tl.store(exp_avg_sq_N + start + lane_B, exp_avg_sq, mask=writes_B, eviction_policy=EVICTION)
