@@ -15,17 +15,24 @@ from typing import Any
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _CALLS = ("cuda_runtime", "cuda_driver")
 
+_OF_LOSS = ("softmax", "nll_loss", "logsumexp", "embedding")
 KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("nccl", ("nccl",)),
-    ("optimizer", ("adam", "sgd", "lpnorm", "multi_tensor_apply")),
-    ("attention", ("flash", "fmha", "sdpa", "attention", "cudnn_generated", "efficient_attention")),
-    ("copy", ("memcpy", "memset", "catarray", "copy_kernel", "copy_device_to_device", "direct_copy", "chunk_cat")),
+    ("optimizer and clipping", ("adam", "lpnorm", "multi_tensor_apply")),
+    ("attention", ("flash", "fmha", "sdpa", "attention")),
+    ("copy", ("memcpy", "memset", "catarray", "copy_kernel", "copy_device_to_device", "chunk_cat", "sizes_copy")),
     ("matmul", ("gemm", "nvjet", "cutlass", "cublas", "splitk", "xmma")),
-    ("loss and embedding", ("softmax", "nll_loss", "embedding", "log_softmax")),
-    ("triton", ("triton",)),
-    ("elementwise", ("elementwise", "reduce_kernel", "layer_norm", "rms_norm", "norm")),
+    ("loss and embedding", _OF_LOSS),
+    ("elementwise, eager", ("elementwise", "reduce_kernel", "norm")),
 )
 """Kinds of kernels by parts of their names, in lower case; the first that fits counts, and the rest is "other"."""
+# The names of the compiler's kernels tell the operations that were fused, among them neighbours that are not in them.
+OF_COMPILER: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("attention", ("triton_tem_fused_flex",)),
+    ("matmul", ("triton_tem",)),
+    ("loss and embedding", _OF_LOSS),
+    ("elementwise, compiled", ("triton",)),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +47,8 @@ class Kernel:
 def kind_of_kernel(name: str) -> str:
     """Which kind a kernel is of."""
     low = name.lower()
-    return next((kind for kind, parts in KINDS if any(part in low for part in parts)), "other")
+    kinds = OF_COMPILER if low.startswith("triton") else KINDS
+    return next((kind for kind, parts in kinds if any(part in low for part in parts)), "other")
 
 
 def kernels_of(trace: Path, *, steps: int, only_launched: bool = False) -> list[Kernel]:

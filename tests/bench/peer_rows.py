@@ -37,6 +37,7 @@ class PeerRow:
     caches: str = "shared"
     cold: bool = False
     cpu: bool = False
+    gpus: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +78,11 @@ def _tuples(table: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
 
 
-def chosen(rows: tuple[PeerRow, ...], ratios: tuple[Ratio, ...], words: list[str], *, cpu: bool) -> list[PeerRow]:
-    """Rows of this kind of machine that any word names: by a part of a row's name, or of a ratio's that needs it."""
+def chosen(rows: tuple[PeerRow, ...], ratios: tuple[Ratio, ...], words: list[str], *, gpus: int) -> list[PeerRow]:
+    """Rows that this machine has GPUs for (0: those for a CPU) and any word names.
+
+    A word is a part of a row's name, or of the name of a ratio that needs it.
+    """
     wanted = {
         name for ratio in ratios if any(word in ratio.name for word in words) for name in (*ratio.ours, *ratio.theirs)
     }
@@ -88,7 +92,7 @@ def chosen(rows: tuple[PeerRow, ...], ratios: tuple[Ratio, ...], words: list[str
     return [
         row
         for row in rows
-        if row.cpu == cpu
+        if (row.cpu if gpus == 0 else not row.cpu and row.gpus <= gpus)
         and (not words or row.name in words or row.name in wanted or any(part in row.name for part in parts))
     ]
 

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from engine.config import Config
@@ -143,6 +144,18 @@ def stand_in_cpu() -> None:
 
     # Its barrier names devices, which only NCCL takes.
     utils.set_pg_timeouts = lambda **_: None
+    from torchtitan.models.llama3.infra import parallelize
+
+    undivided = parallelize.disable_fsdp_gradient_division
+
+    def summed(model: nn.Module) -> None:
+        undivided(model)
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                # Gloo has no sum that multiplies.
+                module.set_force_sum_reduction_for_comms(True)
+
+    parallelize.disable_fsdp_gradient_division = summed
 
 
 def main() -> None:
