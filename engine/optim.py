@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import prod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
+from engine import adam_kernel
 from engine.config import Optimizer as OptimizerConfig
 
 Order = Literal[2, "inf"]
@@ -194,6 +195,9 @@ def update(
     ]
     if not held:
         return
+    if group["fused"] and isinstance(optimizer, Adam) and adam_kernel.available(bad.device):
+        _apply_in_one_pass(optimizer, group, held, divisor=divisor, bad=bad)
+        return
     if group["fused"]:
         _apply(optimizer, group, held, grad_scale=divisor, found_inf=bad)
     elif not bad:
@@ -209,6 +213,29 @@ class Held(NamedTuple):
     weight: nn.Parameter
     gradient: Tensor
     copy: Tensor | None
+
+
+def _apply_in_one_pass(
+    optimizer: Adam, group: dict[str, Any], held: Sequence[Held], *, divisor: Tensor | None, bad: Tensor
+) -> None:
+    states = [optimizer.state[one.weight] for one in held]
+    beta1, beta2 = group["betas"]
+    adam_kernel.fused_adam(
+        weights=[_plain(one.weight) for one in held],
+        gradients=[_plain(one.gradient) for one in held],
+        exp_avgs=[_plain(state["exp_avg"]) for state in states],
+        exp_avg_sqs=[_plain(state["exp_avg_sq"]) for state in states],
+        steps=[state["step"] for state in states],
+        copies=[one.copy for one in held],
+        lr=group["lr"],
+        beta1=beta1,
+        beta2=beta2,
+        eps=group["eps"],
+        weight_decay=group["weight_decay"],
+        decoupled=group["decoupled_weight_decay"],
+        divisor=divisor,
+        bad=bad,
+    )
 
 
 def _apply(
@@ -254,6 +281,12 @@ def _apply(
         decoupled_weight_decay=group["decoupled_weight_decay"],
         **kernel,
     )
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """What this rank holds, without torchao's class around a weight that is gathered in float8: the same memory."""
+    local = _local(tensor)
+    return cast(Tensor, getattr(local, "_tensor", local))
 
 
 def _local(tensor: Tensor) -> Tensor:
