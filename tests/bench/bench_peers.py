@@ -3,7 +3,7 @@
 `python tests/bench/bench_peers.py [WORDS] [--steps N] [--output FILE] [--budget-s S] [--profile]` runs the rows of
 peers.toml that any word names (a part of a row's name, or of a ratio's), torchtitan first, and writes FILE after
 every run; then it prints the ratios. Exits 1 where one is short or a run of titan failed. `--profile` records a few
-steps of both and writes tables of kernels beside FILE. `--cpu` walks through the small rows without a GPU.
+steps of both and writes tables of kernels. `--cpu` walks through the small rows without a GPU.
 
 torchtitan has to be installed beside titan: its wheel, torchdata, datasets, tyro, tomli and what these need.
 """
@@ -17,6 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,20 +29,19 @@ from peer_runs import Bench, caches_of, run_peer, run_titan
 ROWS = Path(__file__).resolve().parent / "peers.toml"
 
 
-def both(row: PeerRow, bench: Bench) -> list[Result]:
-    """Runs a row's sides, the peer first; says each."""
-    results: list[Result] = []
+def runs_of(row: PeerRow, bench: Bench) -> Iterator[Result]:
+    """Runs a row's sides, the peer first."""
     if row.cold:
         for side in row.sides:
             shutil.rmtree(caches_of(row, bench, side), ignore_errors=True)
     for side, runs in (("torchtitan", run_peer), ("titan", run_titan)):
         if side not in row.sides:
             continue
+        if bench.left_s <= 0:
+            print(f"{row.name:34} {side:10} not run: the time is over", flush=True)
+            continue
         with tempfile.TemporaryDirectory(dir=bench.work, ignore_cleanup_errors=True) as folder:
-            result = {"row": row.name, "side": side} | runs(row, bench, Path(folder))
-        results.append(result)
-        say(result)
-    return results
+            yield {"row": row.name, "side": side} | runs(row, bench, Path(folder))
 
 
 def say(result: Result) -> None:
@@ -91,6 +91,7 @@ def main() -> None:
     parser.add_argument("words", nargs="*")
     parser.add_argument("--steps", type=int, help="so many, not what the rows say")
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--logs", type=Path, help="folder of logs and tables of kernels; left out: beside --output")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no run after so many seconds")
     parser.add_argument("--run-s", type=float, default=240.0, help="stop a run after so many seconds")
     parser.add_argument("--profile", action="store_true")
@@ -106,23 +107,21 @@ def main() -> None:
             parser.error(f"{row.name}: no log step of {row.steps} comes after the {row.leave_out} that are left out")
     results: list[Result] = []
     verdicts: list[Verdict] = []
-    kept = options.output.resolve().parent if options.output is not None else Path.cwd()
-    kept.mkdir(parents=True, exist_ok=True)
+    for folder in filter(None, (options.logs, options.output and options.output.resolve().parent)):
+        folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
         bench = Bench(
             gpu=gpu,
             work=Path(work),
-            kept=kept,
+            kept=options.logs or (options.output.resolve().parent if options.output is not None else Path(work)),
             cpu=options.cpu,
             profile=options.profile,
             ends_s=time.monotonic() + options.budget_s,
             run_s=options.run_s,
         )
-        for row in picked:
-            if bench.left_s <= 0:
-                print(f"{row.name:34} not run: the time is over", flush=True)
-                continue
-            results += both(row, bench)
+        for result in (result for row in picked for result in runs_of(row, bench)):
+            results.append(result)
+            say(result)
             verdicts = [judge(ratio, results) for ratio in ratios]
             if options.output is not None:
                 keep(options.output, bench, picked, results, verdicts)

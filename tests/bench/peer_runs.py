@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PROFILED_STEPS, LAST_PROFILED = 3, 10
 """Steps of torchtitan that --profile records, and the last of them; titan records that one and the one before it."""
+GRACE_S = 15.0
 SHOWN = 1500
 """Characters of a failed run's output that are kept."""
 
@@ -107,9 +107,7 @@ def run_peer(row: PeerRow, bench: Bench, folder: Path) -> Result:
     command += ["--rdzv_endpoint=localhost:0", "--local-ranks-filter=0", "--role=rank", "--tee=3"]
     command += [str(HERE / "torchtitan_run.py"), str(folder / "job.json")]
     command += ["--job.config_file", str(folder / "torchtitan.toml")]
-    ended = run(
-        command, surroundings(row, bench, "torchtitan") | {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, bench
-    )
+    ended = run(row, bench, "torchtitan", command, PYTORCH_ALLOC_CONF="expandable_segments:True")
     if ended.code != 0:
         return failed(ended)
     ranks = [_lines(folder / f"lines.{rank}") for rank in range(row.gpus)]
@@ -125,7 +123,7 @@ def run_titan(row: PeerRow, bench: Bench, folder: Path) -> Result:
     last = min(LAST_PROFILED, row.steps)
     if bench.profile:
         command += ["--profiling.enable_profiling", f"--profiling.profile_freq={last}"]
-    ended = run(command, surroundings(row, bench, "titan"), bench)
+    ended = run(row, bench, "titan", command)
     if ended.code != 0:
         return failed(ended)
     events = [event for rank in range(row.gpus) for event in read_new(event_file(folder / "bench", rank))[0]]
@@ -173,7 +171,7 @@ def figures_of(row: PeerRow, steps: list[dict[str, Any]], memory: list[dict[str,
 def profiled(row: PeerRow, bench: Bench, side: Side, trace: Path, *, steps: int, only_launched: bool = False) -> Result:
     """Milliseconds of each kind of kernel a step; the table of kernels is kept as a file."""
     kernels = kernels_of(trace, steps=steps, only_launched=only_launched)
-    (bench.kept / f"kernels, {row.name}, {side}.txt").write_text(table(kernels), encoding="utf-8")
+    (bench.kept / f"{row.name}, {side}, kernels.txt").write_text(table(kernels), encoding="utf-8")
     return {"kinds_ms": by_kind(kernels)}
 
 
@@ -196,9 +194,10 @@ def surroundings(row: PeerRow, bench: Bench, side: Side) -> dict[str, str]:
     }
 
 
-def run(command: list[str], environment: dict[str, str], bench: Bench) -> Ended:
-    """Runs a command to its end, or until the time is over; then all that it started is ended with it."""
-    with tempfile.TemporaryFile() as output:
+def run(row: PeerRow, bench: Bench, side: Side, command: list[str], **more: str) -> Ended:
+    """Runs a command to its end, or until the time is over; what it says is kept. `more` goes over its environment."""
+    environment = surroundings(row, bench, side) | more
+    with (bench.kept / f"{row.name}, {side}.log").open("w+b") as output:
         began, began_s = time.time(), time.perf_counter()
         process = subprocess.Popen(
             command, env=environment, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -209,11 +208,20 @@ def run(command: list[str], environment: dict[str, str], bench: Bench) -> Ended:
             code = None
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                end(process)
         wall_s = time.perf_counter() - began_s
         output.seek(0)
         return Ended(code=code, began=began, wall_s=wall_s, output=output.read().decode(errors="replace"))
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a launcher: by a signal that it hands on to its ranks, which have sessions of their own, else by force."""
+    process.terminate()
+    try:
+        process.wait(timeout=GRACE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def failed(ended: Ended) -> Result:

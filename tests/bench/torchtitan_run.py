@@ -34,6 +34,7 @@ from engine.data.loader import Loader
 from engine.huggingface.names import halves_from_interleaved, rotary_heads
 from engine.model.initial import materialise
 from engine.model.llama import Decoder
+from engine.parent import die_with
 from engine.planner.plan import Plan, plan
 from engine.reading.flags import split_flags
 from engine.shapes import ModelShape
@@ -160,6 +161,7 @@ def stand_in_cpu() -> None:
 
 def main() -> None:
     """Trains by torchtitan's own main function."""
+    die_with(os.getppid())
     job = Job(**json.loads(Path(sys.argv.pop(1)).read_text(encoding="utf-8")))
     if job.cpu:
         stand_in_cpu()
