@@ -23,7 +23,7 @@ KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("copy", ("memcpy", "memset", "catarray", "copy_kernel", "copy_device_to_device", "chunk_cat", "sizes_copy")),
     ("matmul", ("gemm", "nvjet", "cutlass", "cublas", "splitk", "xmma")),
     ("loss and embedding", _OF_LOSS),
-    ("elementwise, eager", ("elementwise", "reduce_kernel", "norm")),
+    ("elementwise, not compiled", ("elementwise", "reduce_kernel", "norm")),
 )
 """Kinds of kernels by parts of their names, in lower case; the first that fits counts, and the rest is "other"."""
 # The names of the compiler's kernels tell the operations that were fused, among them neighbours that are not in them.

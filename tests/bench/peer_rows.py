@@ -6,7 +6,7 @@ Knows what is asked and which figures of runs answer it. Does not know how anyth
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any, Literal
@@ -120,7 +120,9 @@ def judge(ratio: Ratio, results: list[Result]) -> Verdict:
             as_fast = [result for result in mine if result["tokens_per_s_per_gpu"] >= AS_FAST * fastest]
             if not as_fast:
                 return Verdict(ratio=ratio, holds=False, words="no row of titan is as fast")
-            return _less(ratio, as_fast, other, "peak_reserved_gib")
+            reserved, active = (_less(ratio, as_fast, other, f"peak_{what}_gib") for what in ("reserved", "active"))
+            words = f"reserved {reserved.words}; active {active.words}, ratio {active.value:.3f}"
+            return replace(reserved, words=words)
         case "losses":
             return _near(ratio, mine[0], other[0])
 
