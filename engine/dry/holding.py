@@ -144,6 +144,10 @@ class Holding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         known.kind, known.size_bytes = "gathered", storage.nbytes()
         self._change(known.kind, known.size_bytes)
 
+    def look(self) -> None:
+        """Counts what is held now as held at this moment, though nothing changes."""
+        self._change(self._kind, 0)
+
     def _change(self, kind: Kind, difference_bytes: int) -> None:
         self.now_bytes += difference_bytes
         self._kind_bytes[kind] += difference_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from engine.model.llama import Decoder
 from engine.optim import allocate
 from engine.parallel.pipeline import without_peers
 from engine.planner.plan import Plan
+from engine.planner.update import updates_in_place
 from engine.step import forward_backward, update_weights
 
 
@@ -95,15 +96,16 @@ def step_rank(config: Config, plan: Plan, pp_rank: int) -> Stepped:
         try:
             built = build(config, plan, torch.device("cpu"), fill=fill)
             parameters = sum(weight.numel() for weight in built.weights.values())
-            for part in built.parts:
+            if built.whole is not None:
                 # Copies in another precision were made beside what was filled.
-                for weight in part.parameters():
-                    holding.add(weight)
+                for copy in built.whole.copies.values():
+                    holding.add(copy)
             if plan.gpu != "cpu":
                 keep_as_a_gpu_does(built.parts)
             if built.pipeline is not None:
                 without_peers(built.pipeline)
-            take_step(config, built, _batches(config, plan), holding=holding, fake=fake)
+            in_place = plan.gpu != "cpu" and updates_in_place(config)
+            take_step(config, built, _batches(config, plan), holding=holding, fake=fake, updates_in_place=in_place)
         except Exception as raised:  # noqa: BLE001 - whatever is wrong with a rank is what a dry run is to find
             error = told(raised, parts, _PHASES[holding.moment])
     return Stepped(
@@ -116,18 +118,27 @@ def step_rank(config: Config, plan: Plan, pp_rank: int) -> Stepped:
 
 
 def take_step(
-    config: Config, built: Built, batches: Sequence[Batch], *, holding: Holding, fake: AbstractContextManager[Any]
+    config: Config,
+    built: Built,
+    batches: Sequence[Batch],
+    *,
+    holding: Holding,
+    fake: AbstractContextManager[Any],
+    updates_in_place: bool = False,
 ) -> None:
     """Makes the optimizer's states, then one whole step as it is in the middle of a run; `fake` makes what is new fake.
 
-    States come before the first step here, because every later step has them beside its activations.
+    States come before the first step here, because every later step has them beside its activations. Of an update
+    that `updates_in_place` only what stands when it begins is counted: a GPU's kernel makes nothing beside it.
     """
     # Counts of updates are real numbers even so, because the engine reads them.
     with holding, holding.during("optimizer", "optimizer_states"):
         allocate(built.optimizer)
     with fake, holding, holding.during("forward", "activations"):
         loss = forward_backward(built, batches, torch.ones((), dtype=torch.float32))
-    with holding, holding.during("optimizer", "update"), _NothingIsBad():  # type: ignore[no-untyped-call]
+    counting: AbstractContextManager[Any] = nullcontext() if updates_in_place else holding
+    with holding.during("optimizer", "update"), counting, _NothingIsBad():  # type: ignore[no-untyped-call]
+        holding.look()
         update_weights(built, loss=loss, lr=learning_rate(config, 1), max_norm=config.training.max_norm)
 
 

@@ -51,7 +51,8 @@ class Work:
     `tokens` are those of the rank (B x S / cp), `width_bytes` those of a compute element.
     `fused_norm` is true on GPUs: there a norm keeps its input as it is, on the CPU two float32 copies. `float8` says
     whether products cast what they multiply, and those of the weights' gradients too; `gathers_float8` that weights
-    need no cast, because FSDP gathers them so.
+    need no cast, because FSDP gathers them so. `drops_gradients`: a weight's gradient is added up elsewhere as soon as
+    it is there, and does not wait for the end of its block.
     """
 
     shape: ModelShape
@@ -69,6 +70,7 @@ class Work:
     async_tp: bool = False
     float8: Low | None = None
     gathers_float8: bool = False
+    drops_gradients: bool = False
 
     def __hash__(self) -> int:
         """Of what differs most."""

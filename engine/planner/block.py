@@ -93,18 +93,20 @@ def _backward(work: Work, own: int) -> Iterator[int]:
     stream, whole, hidden = work.stream_bytes, work.whole_stream_bytes, work.hidden_bytes
     query, gathered = work.query_bytes, work.whole_stream_bytes if work.tp > 1 else 0
     up_weight, query_weight = _weight(work, hidden), _weight(work, query)
+    # A compiled backward gives all gradients at once, whoever waits for each.
+    stays = 0 if work.drops_gradients and not work.compiled else 1
     own += stream
     if work.copies_sequences:
         yield own + 2 * whole
     yield own + gathered + _product_gradients(work, given=whole, source=hidden, weight=up_weight)
     # w2's input is used up; its gradient is there, and those of silu's result and of the other factor are made.
-    own += up_weight - (0 if work.casts_again else hidden)
+    own += stays * up_weight - (0 if work.casts_again else hidden)
     yield own + 3 * hidden
     own -= (3 if not work.compiled else 2) * hidden
     yield own + 2 * hidden + _product_gradients(work, given=hidden, source=whole, weight=up_weight)
-    own += up_weight
+    own += stays * up_weight
     yield own + hidden + whole + _product_gradients(work, given=hidden, source=whole, weight=up_weight)
-    own += up_weight
+    own += stays * up_weight
     if work.tp > 1:
         yield own + (2 if work.copies_sequences else 1) * whole + stream
     # The feed-forward's norm and what went into its products are used up, and so is one gradient of the stream.
@@ -112,7 +114,7 @@ def _backward(work: Work, own: int) -> Iterator[int]:
     if work.copies_sequences:
         yield own + stream + 2 * whole
     yield own + gathered + _product_gradients(work, given=whole, source=query, weight=query_weight)
-    own += query_weight
+    own += stays * query_weight
     keys = 2 * work.attended_key_bytes
     # Gradients of attention's result, of queries, keys and values; those of gathered keys once more, put in order.
     yield own + 2 * query + keys * (2 if work.attended_key_bytes != work.key_bytes else 1)
@@ -120,6 +122,11 @@ def _backward(work: Work, own: int) -> Iterator[int]:
     rotation = 0 if work.compiled else query // work.width_bytes * _EAGER_ROTATION
     yield own + query + 2 * work.key_bytes + rotation
     yield own + query + whole + _product_gradients(work, given=query, source=whole, weight=query_weight)
+
+
+def largest_weight(work: Work) -> int:
+    """Elements of the largest weight of a block on a tensor rank."""
+    return work.shape.dim * (max(work.hidden_bytes, work.query_bytes) // work.width_bytes // work.tokens)
 
 
 def _weight(work: Work, out: int) -> int:

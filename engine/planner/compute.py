@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, partial
 
-from engine.config import Config
+from engine.config import Config, Dtype
 from engine.planner.activations import Work
 from engine.planner.kernels import Kernels, Precision
 from engine.planner.memory import BYTES
@@ -17,6 +17,7 @@ from engine.planner.overlap import has_async_tp
 from engine.planner.recompute import Recompute
 from engine.planner.stack import TITAN, Stack
 from engine.planner.traffic import Scaling, backward_traffic, cast_bytes, forward_traffic, loss_traffic
+from engine.planner.update import moved_bytes
 from engine.shapes import ModelShape, block_parameters
 
 # A budget of 0.5 computes 0.68 of what full recomputation does (8 layers of the 8B shape on an H200): tensors of the
@@ -105,18 +106,26 @@ def stage_compute(
     )
 
 
-def optimizer_s(config: Config, local_parameters: int, kernels: Kernels, stack: Stack = TITAN) -> float:
+def optimizer_s(
+    config: Config,
+    local_parameters: int,
+    kernels: Kernels,
+    stack: Stack = TITAN,
+    *,
+    gradient: Dtype | None = None,
+    copy_bytes: int = 0,
+    on_gpu: bool = True,
+) -> float:
     """Seconds of clipping and updating so many parameters that a rank keeps: a norm, then one pass over all states.
 
-    Fused Adam reads weight, gradient and two means, and writes all but the gradient; kernels that are not fused
-    read and write each of them about twice.
+    Gradients are in the precision `gradient`, that of the weights where it is None; `copy_bytes` of an element are
+    beside its weight and follow it.
     """
-    passes = 3 + 2 * (0 if config.optimizer.name == "SGD" else 2)
-    if config.optimizer.implementation != "fused":
-        passes *= 2
+    gradient = config.training.dtype if gradient is None else gradient
+    moved = moved_bytes(config, gradient=gradient, copy=copy_bytes, on_gpu=on_gpu)
     if config.training.max_norm > 0:
-        passes += 3 if stack.scales_gradients else 1
-    return kernels.lists_s(local_parameters * BYTES[config.training.dtype] * passes)
+        moved += BYTES[gradient] * (3 if stack.scales_gradients else 1)
+    return kernels.lists_s(local_parameters * moved)
 
 
 def gather_copies_s(config: Config, parameters: float, *, fsdp: int, kernels: Kernels) -> float:

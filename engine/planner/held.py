@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, TypeAlias
 
-from engine.config import Config
+from engine.config import Config, Dtype
 from engine.planner.activations import FLOAT32, Work
 from engine.planner.batch import Batch
+from engine.planner.block import largest_weight
 from engine.planner.in_flight import ALONE, fullest, in_flight
 from engine.planner.load import Load
 from engine.planner.memory import BYTES, Memory, static_memory
@@ -26,6 +27,7 @@ from engine.planner.recompute import Recompute
 from engine.planner.schedule import layers_of_stages, stage_indices
 from engine.planner.sharding import Groups, Sharding, groups_of
 from engine.planner.stack import TITAN, Stack
+from engine.planner.update import copy_bytes, gradient_dtype, holds_whole, taken_bytes
 from engine.shapes import ModelShape, Parameter, block_parameters, part_parameters
 
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
@@ -74,6 +76,9 @@ def ranks_of(
     ranks: list[Rank] = []
     # Ranks with as many layers and the same ends have the same weights under other names.
     alike: dict[tuple[int, bool, bool], Rank] = {}
+    whole = holds_whole(mesh, stack)
+    # The narrower of what gradients can stand in: which it is depends on the batch.
+    least = min(BYTES[gradient_dtype(config, adds_up=adds_up)] for adds_up in (False, True))
     for pp_rank in range(mesh.pp):
         indices = stage_indices(
             config.parallelism.pipeline_parallel_schedule, pp_rank=pp_rank, pp=mesh.pp, stages_a_rank=stages_a_rank
@@ -103,6 +108,8 @@ def ranks_of(
                 dtype=config.training.dtype,
                 optimizer=config.optimizer.name,
                 capacity_bytes=capacity_bytes,
+                copy_bytes=copy_bytes(config) if whole else 0,
+                gradient_bytes=least if whole else None,
             ),
         )
         ranks.append(alike[key])
@@ -175,6 +182,7 @@ class Held:
             async_tp=self.stack.memory == "titan" and has_async_tp(self.config),
             float8=("weight_gradients_high" if high else "weight_gradients_low") if low else None,
             gathers_float8=self._gathers_float8,
+            drops_gradients=self.adds_up(batch),
         )
 
     @property
@@ -190,8 +198,9 @@ class Held:
     def _load(self, rank: Rank, work: Work, sharding: Sharding, batch: Batch, recompute: Recompute) -> Load:
         """What the memory of a rank depends on, in titan."""
         cos_and_sin = FLOAT32 * self.shape.head_dim
+        weights = self.weights_of(rank)
         return Load(
-            static=rank.static,
+            static=replace(rank.static, grads_bytes=weights * sharding.summed_width_bytes),
             work=work,
             recompute=recompute,
             groups=rank.groups,
@@ -200,7 +209,13 @@ class Held:
             states=fullest(**self._order(rank, batch)) if self.mesh.pp > 1 else ALONE,
             has_loss=rank.has_loss,
             pipelined=self.mesh.pp > 1,
-            update_bytes=rank.static.params_bytes if self.config.optimizer.implementation == "foreach" else 0,
+            update_bytes=taken_bytes(
+                self.config,
+                weights,
+                largest=-(-max(rank.groups.embedding, rank.groups.head, largest_weight(work)) // self.mesh.fsdp),
+                gradient=self.gradient_dtype(batch),
+                on_gpu=self.on_gpu,
+            ),
             tables_bytes=self.config.training.seq_len * cos_and_sin,
             # Context ranks take the rows of their tokens.
             places_bytes=work.tokens // batch.microbatch * cos_and_sin if self.mesh.cp > 1 else 0,
@@ -238,10 +253,38 @@ class Held:
         """Whether an optimizer step has more than one accumulation step."""
         return self.config.training.global_batch_size > batch.local * self.mesh.data_ranks
 
+    def adds_up(self, batch: Batch) -> bool:
+        """Whether a step has several backwards, after each of which gradients are added up at once, without FSDP."""
+        return holds_whole(self.mesh, self.stack) and (batch.microbatches > 1 or self.accumulates(batch))
+
+    def gradient_dtype(self, batch: Batch) -> Dtype:
+        """The precision in which gradients come to the update."""
+        if not holds_whole(self.mesh, self.stack):
+            return self.config.training.dtype
+        return gradient_dtype(self.config, adds_up=self.adds_up(batch))
+
+    def weights_of(self, rank: Rank) -> int:
+        """Elements of weights that a rank keeps."""
+        return rank.static.masters_bytes // BYTES[self.config.training.dtype]
+
     def sharding(self, batch: Batch) -> Sharding:
-        """How FSDP treats the weights of a rank."""
+        """How FSDP treats the weights of a rank, or what stands for it where there is none."""
         training, reshard = self.config.training, self.config.parallelism.fsdp_reshard_after_forward
         width = BYTES[training.mixed_precision_param]
+        if holds_whole(self.mesh, self.stack):
+            return Sharding(
+                fsdp=1,
+                gathered_width_bytes=0,
+                gathered_block_width_bytes=0,
+                gradient_width_bytes=width,
+                reduce_width_bytes=0,
+                summed_width_bytes=BYTES[self.gradient_dtype(batch)],
+                keeps_gathered=False,
+                sums_late=False,
+                accumulates=self.accumulates(batch),
+                whole=True,
+                adds_up=self.adds_up(batch),
+            )
         return Sharding(
             fsdp=self.mesh.fsdp,
             gathered_width_bytes=width,

@@ -35,7 +35,8 @@ class Memory:
     `moment` names, so it is no more than their sum. `reserved_bytes` is what the caching allocator of a
     GPU holds: it keeps what one stream has freed from the others. None on a CPU, which has no such allocator.
     `moments` are the fullest ones of a step in their order; in `backward of the first step` there are no
-    optimizer states yet, so that a run whose first step fits may not fit its second.
+    optimizer states yet, so that a run whose first step fits may not fit its second. `params_bytes` holds
+    `copies_bytes`: what weights that no other rank shares have beside them in the precision of products.
     """
 
     params_bytes: int
@@ -50,6 +51,12 @@ class Memory:
     capacity_bytes: int
     fits: bool | None = None
     moments: tuple[MomentBytes, ...] = ()
+    copies_bytes: int = 0
+
+    @property
+    def masters_bytes(self) -> int:
+        """Weights as they are updated and saved."""
+        return self.params_bytes - self.copies_bytes
 
     @property
     def static_bytes(self) -> int:
@@ -90,18 +97,22 @@ def static_memory(
     dtype: Dtype,
     optimizer: str,
     capacity_bytes: int,
+    copy_bytes: int = 0,
+    gradient_bytes: int | None = None,
 ) -> Memory:
     """Parameters, gradients and optimizer states of a rank that holds `parameters`, and so many times those of `block`.
 
-    Gradients and states have the precision of the weights they belong to (`dtype`).
+    States have the precision of the weights they belong to (`dtype`), and so have gradients, where `gradient_bytes` of
+    an element are not given. `copy_bytes` are an element's beside its weight.
     `fits` is False where these alone exceed the GPU, else None: more is needed than is known here.
     """
     numel = sum(local_numel(parameter, tp=tp, fsdp=fsdp) for parameter in parameters)
     numel += blocks * sum(local_numel(parameter, tp=tp, fsdp=fsdp) for parameter in block)
     width = BYTES[dtype]
     memory = Memory(
-        params_bytes=numel * width,
-        grads_bytes=numel * width,
+        params_bytes=numel * (width + copy_bytes),
+        copies_bytes=numel * copy_bytes,
+        grads_bytes=numel * (width if gradient_bytes is None else gradient_bytes),
         optimizer_bytes=OPTIMIZER_STATES[optimizer] * numel * width,
         capacity_bytes=capacity_bytes,
     )

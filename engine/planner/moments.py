@@ -13,7 +13,7 @@ from operator import mul
 from typing import NamedTuple
 
 from engine.planner.activations import Logits, Work, end_bytes, kept_bytes, logits
-from engine.planner.block import BlockPeaks, LayerMode, block_peaks
+from engine.planner.block import BlockPeaks, LayerMode, block_peaks, largest_weight
 from engine.planner.in_flight import Fullness
 from engine.planner.load import Load, Moment
 from engine.planner.recompute import Recompute
@@ -42,7 +42,8 @@ class _At(NamedTuple):
     """Where a rank is: the stage it is at, what microbatches in flight keep, and gradients of earlier ones.
 
     `late` are elements of other stages whose gradients are whole, `graded` whether this stage's are; `summed_bytes` is
-    what is summed by then where a pipeline sums at its end.
+    what is summed by then where a pipeline sums at its end. Without FSDP gradients of stages that are through are
+    `late` too.
     """
 
     stage: int
@@ -78,6 +79,9 @@ class Moments:
             len(layers) * self._block(layers[0])[1].put_off_bytes if layers else 0 for layers in load.stages
         ]
         self.tables = load.tables_bytes * len(load.stages)
+        # Eager backward adds each gradient up as soon as it is there, a compiled block gives all of its own at once.
+        adds_each = load.sharding.adds_up and not load.work.compiled
+        self._block_gradients = largest_weight(load.work) if adds_each else load.groups.block
 
     def __iter__(self) -> Iterator[Moment]:
         for state, held in self._states():
@@ -95,7 +99,7 @@ class Moments:
                     yield self._moment("backward of a block", at, activations=base + 2 * self.work.hidden_bytes)
                 case "W":
                     yield self._weights(at)
-                case "sum":
+                case "sum" if not self.sharding.whole:
                     yield self._sum(at)
         yield Moment(
             name="optimizer",
@@ -118,7 +122,11 @@ class Moments:
 
     def _at(self, state: Fullness, base: int) -> _At:
         late = summed = 0
-        if self.last and self.sharding.sums_late:
+        if self.sharding.whole:
+            others = [(size, *flags) for size, *flags in zip(self.sizes, state.graded, state.summed, strict=True)]
+            del others[state.stage]
+            late = sum(size for size, graded, through in others if graded or through)
+        elif self.last and self.sharding.sums_late:
             others = [(size, *flags) for size, *flags in zip(self.sizes, state.graded, state.summed, strict=True)]
             del others[state.stage]
             late = sum(size for size, graded, _ in others if graded)
@@ -183,8 +191,8 @@ class Moments:
             at,
             activations=base - self.head.kept_bytes,
             ends=sharding.staying(size),
-            whole=sharding.gradient_bytes(size) + sharding.scattered_bytes(size) + sharding.again_bytes(size),
-            progress=size if sharding.sums_late or sharding.lingers else 0,
+            whole=sharding.settled_bytes(size) + sharding.scattered_bytes(size) + sharding.again_bytes(size),
+            progress=size if sharding.sums_late or sharding.lingers or sharding.whole else 0,
             gathering=ahead,
             freed=self._freed(ends=size),
         )
@@ -211,7 +219,8 @@ class Moments:
         head = self.groups.head if at.stage == self.last and not root else 0
         ends, staying = self.groups.head - root, sharding.staying(1)
         scattered = sharding.scattered_bytes(block)
-        back = sharding.gradient_bytes(block + root) + scattered + sharding.again_bytes(block)
+        block_gradients = self._block_gradients
+        back = sharding.gradient_bytes(block_gradients + root) + scattered + sharding.again_bytes(block)
         before_back = sharding.gradient_bytes(root)
         for done in self._backwards(len(layers)):
             before = layers[: len(layers) - done - 1]
@@ -272,8 +281,8 @@ class Moments:
             progress=progress,
             freed=self._freed(blocks=self.groups.blocks, ends=self.groups.head - self.root),
         )
-        if sharding.sums_late:
-            ways = [(gradient, size)]
+        if sharding.sums_late or sharding.whole:
+            ways = [(sharding.settled_bytes(size), size)]
         else:
             beside = (
                 sharding.copied_bytes(size)
@@ -301,7 +310,7 @@ class Moments:
             "gradients of the weights",
             at,
             activations=at.base - self.whole[at.stage] - self.put_off[at.stage],
-            whole=self.sharding.gradient_bytes(size),
+            whole=self.sharding.settled_bytes(size),
             progress=size,
         )
 
@@ -355,7 +364,7 @@ class Moments:
             late = (at.late + (self.sizes[at.stage] if at.graded else progress)) * sharding.reduce_width_bytes
             summed = at.summed_bytes
         else:
-            late, summed = 0, self._summed(progress)
+            late, summed = 0, self._summed(at.late + (self.sizes[at.stage] if at.graded else progress))
         gathered = self._all_gathered
         if gathered is None:
             gathered = sharding.whole_bytes(self.groups, blocks=blocks, ends=ends or self.root)

@@ -44,9 +44,10 @@ def with_peak(load: Load) -> Memory:
     static = load.static
     moments = list(Moments(load))
     fullest = max(moments, key=lambda moment: moment.bytes)
+    one_pool = load.sharding.whole
     peak = static.params_bytes + static.optimizer_bytes + fullest.bytes
     grads_bytes = max(moment.grads_bytes for moment in moments)
-    laid_out_bytes = max(moment.laid_out_bytes for moment in moments)
+    laid_out_bytes = max(moment.laid_out_bytes + one_pool * moment.grads_bytes for moment in moments)
     uncast = _uncast(grads_bytes, static)
     return replace(
         static,
@@ -71,6 +72,7 @@ def needed_bytes(load: Load, *, enough: float = inf) -> int:
     static = load.static
     always_bytes = static.params_bytes + static.optimizer_bytes
     peak = laid_out_bytes = grads_bytes = 0
+    one_pool = load.sharding.whole
     for _, activations, logits, communication, gathering, update, grads, lost in Moments(load):
         used = activations + logits + communication + update
         bytes_ = used + grads + gathering
@@ -78,8 +80,9 @@ def needed_bytes(load: Load, *, enough: float = inf) -> int:
             peak = bytes_
             if always_bytes + peak > enough:
                 return always_bytes + peak
-        if used + lost > laid_out_bytes:
-            laid_out_bytes = used + lost
+        laid_out = used + lost + one_pool * grads
+        if laid_out > laid_out_bytes:
+            laid_out_bytes = laid_out
         if grads > grads_bytes:
             grads_bytes = grads
     reserved = _reserved(load, laid_out_bytes, grads_bytes) if load.has_streams else 0
@@ -87,11 +90,16 @@ def needed_bytes(load: Load, *, enough: float = inf) -> int:
 
 
 def _reserved(load: Load, laid_out_bytes: int, grads_bytes: int) -> int:
-    """What the allocator keeps in the pools of all streams, from the most that moments lay out and sum."""
-    sharding, groups = load.sharding, load.groups
+    """What the allocator keeps in the pools of all streams, from the most that moments lay out and sum.
+
+    Without FSDP all is made on one stream: gradients take what activations leave, and are in `laid_out_bytes`.
+    """
+    sharding, groups, static = load.sharding, load.groups, load.static
+    if sharding.whole:
+        return static.params_bytes + static.optimizer_bytes + laid_out_bytes + _WORKSPACES_BYTES
     pools = laid_out_bytes + sharding.gathering_bytes(groups)
     copied = sharding.copied_bytes(max(groups.block, groups.embedding, groups.head))
-    return load.static.static_bytes + _uncast(grads_bytes, load.static) + pools + copied + _WORKSPACES_BYTES
+    return static.static_bytes + _uncast(grads_bytes, static) + pools + copied + _WORKSPACES_BYTES
 
 
 def _uncast(grads_bytes: int, static: Memory) -> int:

@@ -139,6 +139,6 @@ def _stage(config: Config, rank: Rank, memory: Memory) -> Stage:
         layers=tuple(layer for _, layers in rank.parts for layer in layers),
         parts=rank.parts,
         parameters=rank.parameters,
-        local_parameters=memory.params_bytes // BYTES[config.training.dtype],
+        local_parameters=memory.masters_bytes // BYTES[config.training.dtype],
         memory=memory,
     )

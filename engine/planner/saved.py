@@ -57,7 +57,7 @@ def staged_bytes(memory: Memory) -> int:
     Its shares of weights and optimizer states, whichever of its copies writes them; in pinned memory each of them
     takes the next power of two (torch 2.11 to 2.13), which is left out.
     """
-    return memory.params_bytes + memory.optimizer_bytes
+    return memory.masters_bytes + memory.optimizer_bytes
 
 
 def saved(config: Config, parameters: int) -> Saved:

@@ -1,7 +1,8 @@
 """FSDP's groups of a rank's weights, and the bytes of their buffers.
 
-Knows what parallel/shard groups, gathers, casts and sums, and in which precision. Does not know when
-which of it is there (peak) or how long it takes (messages). The buffers are those of FSDP2 in torch 2.11 to 2.13.
+Knows what parallel/shard groups, gathers, casts and sums, and in which precision; and that there are no buffers where
+no other rank shares the weights (parallel/whole). Does not know when which of it is there (peak) or how long it takes
+(messages). The buffers are those of FSDP2 in torch 2.11 to 2.13.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ class Sharding:
     `summed_width_bytes`. `keeps_gathered`: weights stay gathered from forward to backward. `sums_late`: gradients
     stay whole until the last microbatch of a pipeline. `accumulates`: those of an earlier accumulation step are
     there. `replicates`: copies of the model sum their gradients too.
+
+    `whole`: there is no FSDP, because no other rank shares a weight. Nothing is gathered or sent, and gradients stand
+    at `summed_width_bytes` from the backward that makes them; `adds_up`: they are added to those of earlier ones.
     """
 
     fsdp: int
@@ -64,6 +68,8 @@ class Sharding:
     sums_late: bool
     accumulates: bool
     replicates: bool = False
+    whole: bool = False
+    adds_up: bool = False
 
     def whole_bytes(self, groups: Groups, *, blocks: int, ends: int) -> int:
         """Gathered weights: so many blocks, and so many elements of embedding and head."""
@@ -95,7 +101,7 @@ class Sharding:
     @property
     def casts_sums(self) -> bool:
         """Whether sums are kept in another precision than they are made in."""
-        return self.reduce_width_bytes != self.summed_width_bytes
+        return not self.whole and self.reduce_width_bytes != self.summed_width_bytes
 
     def uncast_bytes(self, size: int) -> int:
         """The share as it was summed, beside its cast to the precision of the weights."""
@@ -118,6 +124,10 @@ class Sharding:
         """Gradients before they are summed, in the precision of the products."""
         return size * self.gradient_width_bytes
 
+    def settled_bytes(self, size: int) -> int:
+        """Gradients beside the sums that they go into; those of one backward without FSDP go into none."""
+        return 0 if self.whole and not self.adds_up else self.gradient_bytes(size)
+
     def scattered_bytes(self, size: int) -> int:
         """The input of a reduce-scatter beside backward; a pipeline sums behind it."""
         return 0 if self.sums_late else self.scattering_bytes(size)
@@ -129,7 +139,7 @@ class Sharding:
 
     def again_bytes(self, size: int) -> int:
         """What passes of a sum: as it is before its cast, and that of another accumulation step before it is added."""
-        if self.sums_late:
+        if self.sums_late or self.whole:
             return 0
         if self.replicates and self.casts_sums:
             return self.uncast_bytes(size) if self.accumulates else 0

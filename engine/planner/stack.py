@@ -66,8 +66,9 @@ class Stack:
     sequence_is_outermost: bool = False
     # Whether tensor parallel gathers inputs of float8 products in float8: half the bytes (torchtitan, tensorwise).
     gathers_activations_in_float8: bool = False
-    # Whether FSDP is there on a single rank too, for its mixed precision; its copies cost time.
-    wraps_one_rank: bool = True
+    # What weights are that no data rank shares: FSDP's on a mesh of one, for its mixed precision, whose copies cost
+    # time; as they are, under autocast; or masters with copies in the precision of products (parallel/whole).
+    one_rank: Literal["fsdp", "autocast", "copies"] = "fsdp"
     # Whether every rank has whole weights and shards only the optimizer's states (ZeRO-1): gradients are summed once
     # a step and updated weights gathered once, instead of around every use.
     shards_only_optimizer: bool = False
@@ -77,14 +78,14 @@ class Stack:
         return hash(self.name)
 
 
-TITAN = Stack(name="titan")
+TITAN = Stack(name="titan", one_rank="copies")
 TORCHTITAN = Stack(
     name="torchtitan",
     memory="torchtitan",
     splits_layers="ends_as_layers",
     rounds_stages_up=True,
     gathers_activations_in_float8=True,
-    wraps_one_rank=False,
+    one_rank="autocast",
     async_tp_hides=0.3,
     async_tp_by_rows=0.5,
     attention="flash2",

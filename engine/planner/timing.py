@@ -19,10 +19,10 @@ from engine.planner.compute import gather_copies_s, optimizer_s, reduce_copies_s
 from engine.planner.held import Held, Rank
 from engine.planner.hiding import Exposed, over_a_step
 from engine.planner.kernels import Kernels, kernels_of
-from engine.planner.memory import BYTES
 from engine.planner.messages import weight_messages
 from engine.planner.recompute import Recompute
 from engine.planner.stage_seconds import Stages, StageSeconds
+from engine.planner.update import adding_bytes, copy_bytes
 from engine.shapes import ModelShape, flops_per_token
 
 # GPUs of one kind differ: 8 % from the slow to the fast ones of a cluster in matrix products (arXiv 2208.11035, five
@@ -112,6 +112,7 @@ class _Step:
         self.steps = accumulation_steps(held, batch)
         self.work: Work = held.work(batch)
         self.sharding = held.sharding(batch)
+        self.gradient = held.gradient_dtype(batch)
         self.slower = slowest_of(held.mesh.world_size)
         self.microbatches = batch.microbatches if held.mesh.pp > 1 else 1
         self.stages = Stages(
@@ -149,10 +150,17 @@ class _Step:
         """One rank: its kernels, what it sends, and what is left of the schedule."""
         steps, count = self.steps, self.steps * self.microbatches
         config, kernels = self.held.config, self.ways.kernels
-        kept = rank.static.params_bytes // BYTES[config.training.dtype]
-        update_s = self.slower * optimizer_s(config, kept, kernels, self.held.stack)
+        update_s = self.slower * optimizer_s(
+            config,
+            self.held.weights_of(rank),
+            kernels,
+            self.held.stack,
+            gradient=self.gradient,
+            copy_bytes=copy_bytes(config) if self.sharding.whole else 0,
+            on_gpu=self.held.on_gpu,
+        )
         weights, contention = self._weights(rank), self._contention(rank)
-        copies_s = self.slower * steps * self._copies_s(rank)
+        copies_s = self.slower * (self._adding_s(rank) if self.sharding.whole else steps * self._copies_s(rank))
         compute_s = count * sum(stage.compute.total_s for stage in stages) + copies_s + update_s
         tensor_open_s = count * sum(sum(stage.tensor_open) for stage in stages)
         context_s = count * sum(sum(stage.context) for stage in stages)
@@ -214,11 +222,16 @@ class _Step:
             ways.replicas.contention(2 * summed_bytes / ways.shards.size, once_s(found.copies)),
         )
 
+    def _adding_s(self, rank: Rank) -> float:
+        """What adds gradients of several backwards up where there is no FSDP, in a whole step."""
+        moved = adding_bytes(self.held.config, backwards=self.steps * self.microbatches)
+        return self.ways.kernels.elementwise_s(rank.groups.total * moved)
+
     def _copies_s(self, rank: Rank) -> float:
         """FSDP's own copies in one accumulation step: around each gathering, and around the sum."""
         sharding, groups, mesh, stack = self.sharding, rank.groups, self.held.mesh, self.held.stack
         training = self.held.config.training
-        casts = training.dtype != training.mixed_precision_param and stack.wraps_one_rank
+        casts = training.dtype != training.mixed_precision_param and stack.one_rank == "fsdp"
         if stack.shards_only_optimizer or (mesh.fsdp * mesh.dp_replicate == 1 and not casts):
             return 0.0
         often = 1 if sharding.keeps_gathered else 2

@@ -43,6 +43,13 @@ PIPELINE = {P + "pipeline_parallel_degree": 2, "cluster.gpus_per_node": 4, "trai
 # So few tokens that weights and gradients are nearly all there is.
 SMALL = {"training.seq_len": 512, AC: "full", "cluster.gpus_per_node": 2}
 COPIES = {"cluster.gpus_per_node": 4, P + "data_parallel_replicate_degree": 2}
+# Ranks that share their weights with no other: one GPU, tensor ranks, pipeline ranks.
+ONE, TENSOR = {"cluster.gpus_per_node": 1}, {"cluster.gpus_per_node": 2, P + "tensor_parallel_degree": 2}
+STAGES = {**PIPELINE, "cluster.gpus_per_node": 2}
+FOUR_STEPS, SIXTEEN_BITS = {"training.global_batch_size": 4}, {"training.dtype": "bfloat16"}
+SCHEDULE = P + "pipeline_parallel_schedule"
+# A backward in two parts computes nothing again.
+KEEPS = {AC: "none"}
 # Over an 8B model of four layers at 4,096 tokens on eight GPUs.
 LAYOUTS: dict[str, dict[str, Any]] = {
     "every second layer, in float32": {
@@ -91,6 +98,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         AC: "full",
         P + "fsdp_reshard_after_forward": "always",
     },
+    "an update weight by weight": {**SMALL, "optimizer.implementation": "for-loop"},
     "tied weights that stay gathered": {
         **SMALL,
         "model.flavor": "1B",
@@ -99,6 +107,76 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "a pipeline of weights in 16 bits": {**PIPELINE, P + "tensor_parallel_degree": 2, "training.dtype": "bfloat16"},
     "GPipe": {**PIPELINE, P + "pipeline_parallel_schedule": "GPipe"},
     "ZB-V": {**PIPELINE, P + "pipeline_parallel_schedule": "ZBVZeroBubble", P + "tensor_parallel_degree": 2},
+    "one GPU": ONE,
+    "one GPU, four steps": {**ONE, **FOUR_STEPS},
+    "one GPU, full recompute": {**ONE, AC: "full"},
+    "one GPU, full recompute, four steps": {**ONE, AC: "full", **FOUR_STEPS},
+    "one GPU, selective recompute": {**ONE, AC: "selective"},
+    "one GPU, selective recompute, four steps": {**ONE, AC: "selective", **FOUR_STEPS},
+    "one GPU, few tokens": {**SMALL, **ONE},
+    "one GPU, few tokens, four steps": {**SMALL, **ONE, **FOUR_STEPS},
+    "one GPU, few tokens, four steps summed in 16 bits": {
+        **SMALL,
+        **ONE,
+        **FOUR_STEPS,
+        "training.mixed_precision_reduce": "bfloat16",
+    },
+    "one GPU, few tokens, a loss in pieces": {**SMALL, **ONE, **PIECES},
+    "one GPU, few tokens, foreach": {**SMALL, **ONE, "optimizer.implementation": "foreach"},
+    "one GPU, few tokens, foreach, four steps": {
+        **SMALL,
+        **ONE,
+        **FOUR_STEPS,
+        "optimizer.implementation": "foreach",
+    },
+    "one GPU, few tokens, for-loop": {**SMALL, **ONE, "optimizer.implementation": "for-loop"},
+    "one GPU, few tokens, SGD, for-loop": {
+        **SMALL,
+        **ONE,
+        "optimizer.name": "SGD",
+        "optimizer.implementation": "for-loop",
+    },
+    "one GPU, few tokens, SGD": {**SMALL, **ONE, "optimizer.name": "SGD"},
+    "one GPU, float32": {**ONE, "training.mixed_precision_param": "float32"},
+    "one GPU, weights in 16 bits": {**ONE, **SIXTEEN_BITS},
+    "one GPU, weights in 16 bits, few tokens": {**SMALL, **ONE, **SIXTEEN_BITS},
+    "one GPU, weights in 16 bits, few tokens, four steps": {**SMALL, **ONE, **SIXTEEN_BITS, **FOUR_STEPS},
+    "one GPU, tied weights": {**ONE, "model.flavor": "1B", AC: "full", **PIECES},
+    "one GPU, tied weights, few tokens, four steps": {**SMALL, **ONE, "model.flavor": "1B", **FOUR_STEPS},
+    "one GPU, rowwise float8": {**ONE, LOW + "enable": True, LOW + "recipe_name": "rowwise"},
+    "tensor ranks alone": TENSOR,
+    "tensor ranks alone, four steps": {**TENSOR, **FOUR_STEPS},
+    "tensor ranks alone, few tokens": {**SMALL, **TENSOR},
+    "tensor ranks alone, few tokens, four steps": {**SMALL, **TENSOR, **FOUR_STEPS},
+    "stages alone": STAGES,
+    "stages alone, full recompute": {**STAGES, AC: "full"},
+    "stages alone, few tokens": {**STAGES, **SMALL},
+    "stages alone, few tokens, two steps": {**STAGES, **SMALL, "training.global_batch_size": 8},
+    "stages alone, few tokens, weights in 16 bits": {**STAGES, **SMALL, **SIXTEEN_BITS},
+    "stages alone, GPipe, one microbatch": {
+        **STAGES,
+        **SMALL,
+        SCHEDULE: "GPipe",
+        "training.local_batch_size": 1,
+    },
+    "stages alone, interleaved": {**STAGES, SCHEDULE: "Interleaved1F1B"},
+    "stages alone, interleaved, few tokens": {**STAGES, **SMALL, SCHEDULE: "Interleaved1F1B"},
+    "stages alone, interleaved, zero bubble": {**STAGES, SCHEDULE: "InterleavedZeroBubble"},
+    "stages alone, interleaved, zero bubble, few tokens": {
+        **STAGES,
+        **SMALL,
+        **KEEPS,
+        SCHEDULE: "InterleavedZeroBubble",
+    },
+    "stages alone, ZB-V": {**STAGES, SCHEDULE: "ZBVZeroBubble"},
+    "stages alone, ZB-V, few tokens": {**STAGES, **SMALL, **KEEPS, SCHEDULE: "ZBVZeroBubble"},
+    "stages of tensor ranks alone": {**PIPELINE, P + "tensor_parallel_degree": 2},
+    "stages of tensor ranks alone, few tokens": {
+        **PIPELINE,
+        **SMALL,
+        "cluster.gpus_per_node": 4,
+        P + "tensor_parallel_degree": 2,
+    },
 }
 
 

@@ -24,6 +24,7 @@ from engine.planner.schedule import V_SHAPED, takes_microbatches
 from engine.planner.search.layouts import Layout
 from engine.planner.search.options import LOCAL_BATCH, MICROBATCH, Options
 from engine.planner.timing import Time, speed_of, time_of
+from engine.planner.update import holds_whole
 from engine.shapes import ModelShape
 
 
@@ -114,6 +115,7 @@ class Ways:
         key = (
             layout.mesh.tp,
             layout.mesh.fsdp,
+            holds_whole(layout.mesh),
             layout.mesh.pp,
             layout.schedule,
             layout.layers_per_stage,
@@ -152,7 +154,7 @@ class Ways:
     def _ranks_of(self, layout: Layout, config: Config) -> tuple[Rank, ...]:
         mesh = layout.mesh
         turns = layout.schedule in V_SHAPED
-        key = (mesh.pp, mesh.tp, mesh.fsdp, layout.stages_a_rank, layout.layers_per_stage, turns)
+        key = (mesh.pp, mesh.tp, mesh.fsdp, holds_whole(mesh), layout.stages_a_rank, layout.layers_per_stage, turns)
         if key not in self._ranks:
             self._ranks[key] = ranks_of(
                 config,

@@ -57,9 +57,9 @@ def real(arguments: dict[str, Any]) -> dict[str, int]:
     rows = Rows(config, resolved, data_rank=data_rank(arguments)).batches(1)
     assert rows is not None
     holding = Holding()
-    for part in built.parts:
-        for held in (*part.parameters(), *part.buffers()):
-            holding.add(held.to_local() if isinstance(held, DTensor) else held)
+    computed = [held for part in built.parts for held in (*part.parameters(), *part.buffers())]
+    for held in (*built.weights.values(), *computed):
+        holding.add(held.to_local() if isinstance(held, DTensor) else held)
     take_step(config, built, rows, holding=holding, fake=nullcontext())
     dist.barrier()
     return holding.peaks_bytes
@@ -78,6 +78,31 @@ def test_fake_rank_holds_what_a_real_one_holds(degrees: dict[str, int], gloo: Gl
     assert fake["error"] is None
     for moment in ("forward", "backward", "optimizer"):
         assert 1.0 <= ranks[0][moment] / fake["peaks"][moment] <= LATE_MESSAGES, moment
+
+
+@pytest.mark.world
+@pytest.mark.parametrize("sequences", [4, 12])
+@pytest.mark.parametrize("degrees", [{"tp": 2}, {"pp": 2}], ids=["tp2", "pp2"])
+def test_fake_rank_holds_masters_copies_and_gradients_that_a_real_one_holds(
+    degrees: dict[str, int], sequences: int, gloo: GlooPool
+) -> None:
+    precision = {"training__mixed_precision_param": "bfloat16", "training__global_batch_size": sequences}
+    arguments = layout(**degrees) | precision
+    ranks = gloo.run(2, real, arguments=arguments)
+    fake = fresh(dry, arguments=arguments)
+    assert fake["error"] is None
+    for moment in ("forward", "backward", "optimizer"):
+        assert 1.0 <= ranks[0][moment] / fake["peaks"][moment] <= LATE_MESSAGES, moment
+
+
+@pytest.mark.parametrize("kernel", ["fused", "foreach"])
+def test_only_a_gpus_fused_update_makes_nothing_beside_what_it_updates(kernel: str) -> None:
+    precision = {"training__mixed_precision_param": "bfloat16", "optimizer__implementation": kernel}
+    arguments = layout() | precision | {"processes": 1}
+    on_cpu = fresh(dry, arguments=arguments)
+    on_gpu = fresh(dry, arguments=arguments | {"cluster__gpu": "h200"})
+    assert (on_cpu["error"], on_gpu["error"]) == (None, None)
+    assert (on_gpu["peaks"]["optimizer"] < on_cpu["peaks"]["optimizer"]) == (kernel == "fused")
 
 
 def test_c48_states_stand_beside_the_activations() -> None:
