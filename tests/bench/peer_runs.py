@@ -35,8 +35,8 @@ ROOT = HERE.parents[1]
 PROFILED_STEPS, LAST_PROFILED = 3, 10
 """Steps of torchtitan that --profile records, and the last of them; titan records that one and the one before it."""
 GRACE_S = 15.0
-SHOWN = 1500
-"""Characters of a failed run's output that are kept."""
+SHOWN = 400
+"""Characters of a line of a failed run's output that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +70,10 @@ class Ended:
 def flags(row: PeerRow, bench: Bench) -> list[str]:
     """All flags of titan's run over preset fsdp-8b.
 
-    The rate rises by 3e-6 a step from the first to the last, as in the preset's first steps: a faster rise spikes the
-    loss, and no two programs can be compared there.
+    The rate rises by 3e-6 a step, as in the preset's first steps, for 20 of them, and falls to zero from there: a
+    faster rise spikes the loss, and no two programs can be compared there.
     """
+    rising = min(row.steps, 20)
     own = (
         *(("--model.flavor=debugmodel",) if row.cpu else ()),
         f"--model.shape.n_layers={row.layers}",
@@ -80,8 +81,8 @@ def flags(row: PeerRow, bench: Bench) -> list[str]:
         f"--training.local_batch_size={row.batch}",
         f"--training.steps={row.steps}",
         f"--metrics.log_freq={row.log_freq}",
-        f"--lr_scheduler.warmup_steps={row.steps}",
-        f"--optimizer.lr={3e-6 * row.steps:g}",
+        f"--lr_scheduler.warmup_steps={rising}",
+        f"--optimizer.lr={3e-6 * rising:g}",
         *row.titan,
     )
     return flags_of(Row(name=row.name, gpus=row.gpus, flags=own), bench.gpu)
@@ -229,7 +230,7 @@ def failed(ended: Ended) -> Result:
     lines = ended.output.splitlines()
     telling = [line for line in lines if "Error:" in line or "error[" in line or "out of memory" in line]
     why = "stopped: its time was over\n" if ended.code is None else ""
-    told = "\n".join([*telling[:3], *lines[-12:]])[-SHOWN:]
+    told = "\n".join(line[:SHOWN] for line in (*dict.fromkeys(telling[:4]), "...", *lines[-8:]))
     return {"error": why + told, "out_of_memory": "out of memory" in ended.output, "wall_s": ended.wall_s}
 
 
