@@ -73,6 +73,8 @@ def fused_adam(
     kernel = _kernel()
     torch._foreach_add_(list(steps), 1.0 - bad)
     bias1, bias2_root = _bias_corrections(steps[0], beta1, beta2)
+    # Triton compiles anew for other ints, not for other floats.
+    numbers = [float(number) for number in (lr, beta1, beta2, eps, weight_decay)]
     for weight, gradient, exp_avg, exp_avg_sq, copy in zip(
         weights, gradients, exp_avgs, exp_avg_sqs, copies, strict=True
     ):
@@ -93,11 +95,7 @@ def fused_adam(
             bias1,
             bias2_root,
             numel,
-            lr,
-            beta1,
-            beta2,
-            eps,
-            weight_decay,
+            *numbers,
             DECOUPLED=decoupled,
             EVICTION=launch.eviction,
             BLOCK=launch.block,

@@ -153,7 +153,7 @@ def test_the_cpu_never_waits_and_a_new_rate_compiles_nothing() -> None:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(triton.knobs.runtime, "jit_post_compile_hook", lambda **found: compiled.append(found["key"]))
-            for lr in (0.0, 1.0, 1e-3):
+            for lr in (0, 1, 1e-3):
                 by_kernel(held, gradients, lr=lr, bad=bad, divisor=by)
             by_rate = len(compiled)
             by_kernel(held, gradients, bad=bad, divisor=by, launch=Launch(block=256, warps=2))
