@@ -257,8 +257,8 @@ def _apply(
         "maximize": False,
     }
     values = [_local(one.weight) for one in held]
-    # torch's kernels take gradients in the precision of weights.
-    gradients = [one.gradient.to(value.dtype) for one, value in zip(held, values, strict=True)]
+    # torch's kernels take gradients in the precision of weights, and the fused one of a CPU reads past strides.
+    gradients = [one.gradient.to(value.dtype).contiguous() for one, value in zip(held, values, strict=True)]
     if divisor is not None:
         torch._foreach_div_(gradients, divisor.to(gradients[0].dtype))
     if isinstance(optimizer, SGD):

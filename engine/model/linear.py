@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 from torch.nn import functional
 
+from engine.model import norm_kernel
+
 Product: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(..., K) times the transpose of (N, K): (..., N)."""
 
@@ -51,7 +53,10 @@ class Norm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) in and out."""
-        return functional.rms_norm(x, self.normalized_shape, local(self.weight), self.eps)
+        weight_D, eps = local(self.weight), self.eps
+        if x.is_cuda and eps is not None and norm_kernel.available():
+            return norm_kernel.rms_norm(x, weight_D, eps)
+        return functional.rms_norm(x, self.normalized_shape, weight_D, eps)
 
 
 class Embedding(nn.Embedding):
