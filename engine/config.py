@@ -140,9 +140,9 @@ class Training(Section):
     mixed_precision_param: Dtype = "bfloat16"
     """Precision of weights and activations in forward and backward, in every layout."""
     mixed_precision_reduce: Dtype = "float32"
-    """Precision in which gradients are summed over ranks."""
+    """Precision in which gradients are added up, over ranks and over microbatches."""
     dtype: Dtype = "float32"
-    """Precision in which weights, gradients and optimizer states are kept."""
+    """Precision in which weights and optimizer states are kept, and gradients that FSDP has summed."""
 
 
 class Parallelism(Section):

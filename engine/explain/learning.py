@@ -85,16 +85,16 @@ def _states_cost(known: Known) -> Cost:
 
 def _states(known: Known) -> Iterable[Figure]:
     memory, count = known.plan.memory, OPTIMIZER_STATES[known.config.optimizer.name]
-    formula = f"{count} x weights of {gib(memory.params_bytes):g} GiB; there from the first update on"
+    formula = f"{count} x weights of {gib(memory.masters_bytes):g} GiB; there from the first update on"
     yield Figure("optimizer states of a rank, GiB", gib(memory.optimizer_bytes), formula)
 
 
 def _static(known: Known) -> Iterable[Figure]:
     memory = known.plan.memory
-    weights, grads, states = memory.params_bytes, memory.grads_bytes, memory.optimizer_bytes
+    copies = f" + copies to compute with {gib(memory.copies_bytes):g}" if memory.copies_bytes else ""
     formula = (
-        f"weights {gib(weights):g} + gradients {gib(grads):g} + optimizer states {gib(states):g}; the states "
-        "come with the first update"
+        f"weights {gib(memory.masters_bytes):g}{copies} + gradients {gib(memory.grads_bytes):g} + optimizer states "
+        f"{gib(memory.optimizer_bytes):g}; the states come with the first update"
     )
     yield Figure("held all the time by the fullest rank, GiB", gib(memory.static_bytes), formula)
 

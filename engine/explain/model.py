@@ -13,7 +13,7 @@ from engine.explain.known import Known, used_bytes
 from engine.explain.row import Row, against
 from engine.explain.words import gib, size
 from engine.planner.held import held_parameters
-from engine.planner.memory import BYTES, OPTIMIZER_STATES, local_numel
+from engine.planner.memory import local_numel
 from engine.planner.plan import Stage
 from engine.shapes import flops_per_token, linear_parameter_count, parameter_count
 
@@ -43,12 +43,12 @@ def _derived(name: str, known: Known) -> Derived | None:
 
 def _share_bytes(known: Known, stage: Stage, belongs: _Belongs) -> tuple[int, float]:
     """Weights, gradients and states of the weights that belong, on a rank of a stage, and their share of all there."""
-    training, mesh = known.config.training, known.mesh
+    mesh = known.mesh
     weights = held_parameters(known.plan.model, stage.parts, stage_count=known.plan.stage_count)
     kept = {name: local_numel(weight, tp=mesh.tp, fsdp=mesh.fsdp) for name, weight in weights.items()}
     numel = sum(count for name, count in kept.items() if belongs(name))
-    copies = 2 + OPTIMIZER_STATES[known.config.optimizer.name]
-    return numel * BYTES[training.dtype] * copies, numel / sum(kept.values())
+    whole = sum(kept.values())
+    return numel * stage.memory.static_bytes // whole, numel / whole
 
 
 def _weighs(belongs: _Belongs, what: str, known: Known) -> Cost:

@@ -16,6 +16,7 @@ from engine.explain.row import NO_TIES, Row, against, choice, free, switch
 from engine.explain.words import many
 from engine.features.parallelism import PARALLELISM
 from engine.keys import value_of
+from engine.planner.update import holds_whole
 from engine.rules.ways import ASYNC_TP, RECOMPUTE, RESHARD
 
 COMPILE, COMPONENTS = "compile.enable", "compile.components"
@@ -132,7 +133,7 @@ def _summed(known: Known) -> str:
     mesh = known.mesh
     ranks = mesh.fsdp * mesh.dp_replicate
     if ranks == 1:
-        return NO_TIES
+        return NO_TIES if mesh.tp == 1 else f"every rank sums gradients of norms with the {mesh.tp - 1} others of tp"
     return f"every rank sums its gradients with {ranks - 1} others (dp_replicate x dp_shard x cp)"
 
 
@@ -151,7 +152,7 @@ def _precision(key: str, ties: Callable[[Known], str] = lambda _: NO_TIES) -> Ro
 
 
 def _reshard(known: Known) -> Derived | None:
-    if known.config.parallelism.fsdp_reshard_after_forward != "default":
+    if known.config.parallelism.fsdp_reshard_after_forward != "default" or holds_whole(known.mesh):
         return None
     if known.mesh.pp > 1:
         return Derived("never", f"pp {known.mesh.pp}: gathered weights serve all microbatches of a step")

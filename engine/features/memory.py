@@ -5,14 +5,30 @@ from __future__ import annotations
 from engine.facts import Facts
 from engine.features.row import Feature, off, under, unless, unsharded
 from engine.planner.held import room_of
+from engine.planner.update import holds_whole
 
 _FLOAT8, _MX = "quantize.dense.float8.enable", "quantize.dense.mx.enable"
 
 
-def _unreduced(f: Facts) -> str | None:
-    if not f.has("mesh") or f.known_mesh.data_ranks * f.known_mesh.cp > 1:
+def _unsummed(f: Facts) -> str | None:
+    """Why no gradients are added up, in whatever precision: no rank shares a weight, and a step has one backward."""
+    if not f.has("batch") or f.known_mesh.tp > 1 or not holds_whole(f.known_mesh) or _backwards(f) > 1:
         return None
-    return "world size 1" if f.world_size == 1 else "dp_replicate=1 and dp_shard=1: no gradients are summed"
+    return "one backward a step, and no rank shares a weight with another: no gradients are added up"
+
+
+def _backwards(f: Facts) -> int:
+    """After how many backwards of a step a weight is updated."""
+    return f.microbatches * max(1, f.config.training.global_batch_size // f.batch_step)
+
+
+def _summed(f: Facts) -> str:
+    if not f.has("batch") or not holds_whole(f.known_mesh):
+        return ""
+    over = [f"the {_backwards(f)} backwards of a step"] if _backwards(f) > 1 else []
+    return "over " + " and ".join(
+        [*over, *([f"{f.known_mesh.tp} tensor ranks, of norms"] if f.known_mesh.tp > 1 else [])]
+    )
 
 
 def _automatic_batch(f: Facts) -> str:
@@ -100,7 +116,7 @@ MEMORY: tuple[Feature, ...] = (
         asked=lambda f: f.config.training.mixed_precision_param != f.config.training.dtype,
         note=lambda f: f"{f.config.training.mixed_precision_param} over {f.config.training.dtype} weights",
     ),
-    Feature(key="training.mixed_precision_reduce", idle=_unreduced),
+    Feature(key="training.mixed_precision_reduce", idle=_unsummed, note=_summed),
     Feature(key="training.dtype"),
     Feature(key="training.loss_chunks"),
     Feature(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _P = "parallelism."
 _SHARDS = (f"{_P}data_parallel_shard_degree", f"{_P}tensor_parallel_degree", f"{_P}pipeline_parallel_degree")
+_PRODUCTS = "training.mixed_precision_param"
 _WORK = ("training.local_batch_size", "training.seq_len", f"{_P}pipeline_parallel_microbatch_size")
 
 
@@ -29,10 +30,14 @@ class Share:
 
 def memory_shares(plan: Plan) -> list[Share]:
     """What the fullest rank holds, each part at its most; parts that are not known are left out."""
-    memory = plan.memory
+    memory, alone = plan.memory, plan.mesh.fsdp * plan.mesh.dp_replicate == 1
+    # Gradients of a rank that shares no weight stand as backward left them, or as several were added up.
+    several = plan.microbatches * plan.gradient_accumulation_steps > 1
+    made = "training.mixed_precision_reduce" if several else _PRODUCTS
     parts: list[tuple[str, int | None, tuple[str, ...]]] = [
-        ("weights", memory.params_bytes, ("training.dtype", *_SHARDS)),
-        ("gradients", memory.grads_bytes, ("training.dtype", *_SHARDS)),
+        ("weights", memory.masters_bytes, ("training.dtype", *_SHARDS)),
+        ("copies of weights to compute with", memory.copies_bytes, (_PRODUCTS, *_SHARDS)),
+        ("gradients", memory.grads_bytes, (made if alone else "training.dtype", *_SHARDS)),
         ("optimizer states", memory.optimizer_bytes, ("optimizer.name", "training.dtype", *_SHARDS)),
         (
             "activations",
@@ -45,9 +50,11 @@ def memory_shares(plan: Plan) -> list[Share]:
             ("training.loss_chunks", *_WORK[:2], f"{_P}disable_loss_parallel"),
         ),
         (
-            "gathered weights, buffers",
+            "buffers" if alone else "gathered weights, buffers",
             memory.communication_bytes,
-            (f"{_P}fsdp_reshard_after_forward", "training.mixed_precision_param", "training.mixed_precision_reduce"),
+            (_PRODUCTS, "optimizer.implementation")
+            if alone
+            else (f"{_P}fsdp_reshard_after_forward", _PRODUCTS, "training.mixed_precision_reduce"),
         ),
     ]
     return [Share(name, size, _that_matter(plan, keys)) for name, size, keys in parts if size]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from engine.config import Config
 from engine.explain.known import step_ms, used_bytes
 from engine.keys import with_values
 from engine.planner.plan import plan
@@ -14,6 +15,7 @@ from engine.sources import load
 MODE, RESHARD = "activation_checkpoint.mode", "parallelism.fsdp_reshard_after_forward"
 COMPILE, FLOAT8 = "compile.enable", "quantize.dense.float8.enable"
 BALANCE = "parallelism.context_parallel_load_balance"
+ALONE = {"cluster.gpus_per_node": 1, "model.shape.n_layers": 2}
 BIG = {"model.flavor": "8B", "training.seq_len": 8192}
 
 
@@ -53,6 +55,22 @@ def test_a_setting_that_something_else_idles_says_what(preset: Any) -> None:
 def test_resharding_left_open_is_never_in_a_pipeline_and_always_without(preset: Any) -> None:
     assert preset("3d-405b")[RESHARD].derived.value == "never"
     assert preset("fsdp-8b")[RESHARD].derived.value == "always"
+
+
+def test_one_gpu_gathers_no_weights_and_adds_up_no_gradients(explain: Any) -> None:
+    found = explain(BIG | ALONE)
+    assert found[RESHARD].derived is None
+    assert found[RESHARD].cost.text == "none: dp_shard=1: nothing is sharded"
+    assert found["training.mixed_precision_reduce"].cost.text.startswith("none: one backward a step")
+    assert (found[RESHARD].change, found["training.mixed_precision_reduce"].change) == ("", "")
+
+
+def test_several_backwards_of_one_gpu_are_added_up_in_a_precision_that_costs_memory(explain: Any) -> None:
+    several = BIG | ALONE | {"training.global_batch_size": 4}
+    cost = explain(several)["training.mixed_precision_reduce"].cost
+    # Float32 sums instead of bfloat16: two bytes for each of 1,486,901,248 weights.
+    assert cost.bytes == 2 * plan(with_values(Config(), several)).parameters
+    assert cost.ms > 0
 
 
 @pytest.mark.parametrize(

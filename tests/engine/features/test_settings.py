@@ -306,10 +306,37 @@ def test_the_state_of_a_setting(
     assert (found.state, found.reason) == (state, reason)
 
 
-def test_reduction_on_one_rank_is_inactive(setting: Callable[..., Setting | None]) -> None:
-    state = setting({"training.mixed_precision_reduce": "bfloat16"}, "training.mixed_precision_reduce", gpus=1)
-    assert state is not None
-    assert (state.state, state.reason) == ("inactive", "world size 1")
+_TENSOR, _PIPELINE = "parallelism.tensor_parallel_degree", "parallelism.pipeline_parallel_degree"
+
+
+@pytest.mark.parametrize(
+    ("edits", "gpus", "state", "reason"),
+    [
+        (
+            {},
+            1,
+            "inactive",
+            "one backward a step, and no rank shares a weight with another: no gradients are added up",
+        ),
+        ({"training.global_batch_size": 4}, 1, "active", "over the 4 backwards of a step"),
+        ({_TENSOR: 2}, 2, "active", "over 2 tensor ranks, of norms"),
+        (
+            {_TENSOR: 2, _PIPELINE: 2, "training.local_batch_size": 4},
+            4,
+            "active",
+            "over the 4 backwards of a step and 2 tensor ranks, of norms",
+        ),
+        ({}, 2, "active", ""),
+        ({"parallelism.context_parallel_degree": 2}, 2, "active", ""),
+    ],
+)
+def test_reduction_is_inactive_where_no_gradients_are_added_up(
+    setting: Callable[..., Setting | None], edits: dict[str, Any], gpus: int, state: str, reason: str
+) -> None:
+    key = "training.mixed_precision_reduce"
+    found = setting({key: "bfloat16"} | edits, key, gpus=gpus)
+    assert found is not None
+    assert (found.state, found.reason) == (state, reason)
 
 
 def test_a_setting_that_an_error_names_is_rejected_with_its_message(setting: Callable[..., Setting | None]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from engine.config import Config
 from engine.keys import with_values
 from engine.planner.memory import Memory, local_numel, static_memory
+from engine.planner.saved import staged_bytes
 from engine.shapes import FLAVORS, Parameter, block_parameters, parameter_count, part_parameters
 
 GIB = 1 << 30
@@ -45,6 +46,25 @@ def test_optimizer_states_are_those_of_the_optimizer(name: str, states: int) -> 
     found = memory({"optimizer.name": name})
     assert found.optimizer_bytes == states * found.params_bytes
     assert found.grads_bytes == found.params_bytes == 4 * parameter_count(EIGHT_B)
+
+
+def test_copies_are_held_beside_weights_and_are_not_what_is_updated_or_saved() -> None:
+    plain = memory({})
+    weights = part_parameters(EIGHT_B, tuple(range(32)), first=True, last=True).values()
+    whole = static_memory(
+        weights,
+        tp=1,
+        fsdp=1,
+        dtype="float32",
+        optimizer="AdamW",
+        capacity_bytes=80 * GIB,
+        copy_bytes=2,
+        gradient_bytes=2,
+    )
+    count = parameter_count(EIGHT_B)
+    assert (whole.masters_bytes, whole.copies_bytes, whole.grads_bytes) == (4 * count, 2 * count, 2 * count)
+    assert whole.static_bytes == plain.static_bytes == 16 * count
+    assert staged_bytes(whole) == staged_bytes(plain)
 
 
 def test_two_shards_halve_what_a_rank_holds() -> None:

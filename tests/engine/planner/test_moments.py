@@ -69,6 +69,39 @@ def test_an_accumulation_step_has_the_gradients_of_the_one_before() -> None:
     assert {moment.grads_bytes for moment in Moments(replace(LOAD, sharding=again))} == {NUMEL}
 
 
+WHOLE = replace(
+    LOAD.sharding,
+    fsdp=1,
+    gathered_width_bytes=0,
+    gathered_block_width_bytes=0,
+    reduce_width_bytes=0,
+    summed_width_bytes=2,
+    whole=True,
+)
+
+
+def test_without_fsdp_gradients_stand_as_backward_leaves_them() -> None:
+    found = list(Moments(replace(LOAD, sharding=WHOLE)))
+    assert max(moment.grads_bytes for moment in found if moment.name != "optimizer") == 2 * (
+        4 * 218_112_000 + 2 * 525_336_576
+    )
+    assert {moment.gathering_bytes for moment in found} == {0}
+    assert "sum of gradients" not in {moment.name for moment in found}
+
+
+def test_an_eager_backward_adds_one_weights_gradient_up_and_a_compiled_one_a_blocks() -> None:
+    several = replace(WHOLE, summed_width_bytes=4, adds_up=True, accumulates=True)
+    eager, compiled = (
+        at(
+            "backward of a block",
+            sharding=several,
+            work=replace(WORK, drops_gradients=True, compiled=compiled, compiled_loss=compiled),
+        )[1].communication_bytes
+        for compiled in (False, True)
+    )
+    assert (eager, compiled) == (2 * 4096 * 14336, 2 * 218_112_000)
+
+
 def test_full_recomputation_keeps_inputs_and_makes_one_block_again() -> None:
     full = at("backward of a block", recompute=Recompute(mode="full"))[0]
     none = at("backward of a block")[0]

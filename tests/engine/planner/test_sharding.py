@@ -39,6 +39,24 @@ def test_weights_that_stay_are_all_of_them() -> None:
     assert replace(FOUR, keeps_gathered=True).whole_bytes(GROUPS, blocks=1, ends=0) == 4000 + 2 * 1100
 
 
+@pytest.mark.parametrize("adds_up", [False, True])
+def test_without_fsdp_nothing_is_gathered_or_copied(adds_up: bool) -> None:
+    whole = replace(
+        ONE,
+        gathered_width_bytes=0,
+        gathered_block_width_bytes=0,
+        reduce_width_bytes=0,
+        summed_width_bytes=4 if adds_up else 2,
+        whole=True,
+        adds_up=adds_up,
+        accumulates=adds_up,
+    )
+    assert whole.whole_bytes(GROUPS, blocks=4, ends=1100) == whole.gathering_bytes(GROUPS) == 0
+    assert whole.scattered_bytes(1000) == whole.again_bytes(1000) == whole.copied_bytes(1000) == 0
+    # A gradient is its own sum, or stands beside it.
+    assert (whole.summed_bytes(1000), whole.settled_bytes(1000)) == ((4000, 2000) if adds_up else (2000, 0))
+
+
 def test_one_rank_gathers_nothing_but_copies_what_it_multiplies_and_sums() -> None:
     assert (ONE.buffer_bytes(600), FOUR.buffer_bytes(600)) == (0, 1200)
     assert ONE.whole_bytes(GROUPS, blocks=1, ends=0) == 2000

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from engine.config import Config
-from engine.hardware import GPUS
+from engine.hardware import GPUS, resolve_cluster
 from engine.keys import with_values
+from engine.planner.kernels import kernels_of
 from engine.planner.plan import Plan, plan
 from engine.planner.stack import STACKS, StackName
 from engine.planner.timing import mfu_pct, slowest_of
@@ -97,6 +98,31 @@ def test_accumulation_repeats_all_but_the_update_and_sums_copies_once() -> None:
     once, twice = sent(edits, nodes=2), sent(more, nodes=2)
     assert twice["dp_shard"] == pytest.approx(2 * once["dp_shard"])
     assert twice["dp_replicate"] == pytest.approx(once["dp_replicate"])
+
+
+def one_gpu(**edits: Any) -> Plan:
+    """A block of it on one GPU; keys with dots as `section__key`."""
+    values = {key.replace("__", "."): value for key, value in edits.items()}
+    return planned({"cluster.gpus_per_node": 1, "model.shape.n_layers": 1} | values)
+
+
+def test_a_lone_gpu_copies_no_weights_and_adds_gradients_up_after_every_backward_but_one() -> None:
+    once, twice, thrice = (one_gpu(training__global_batch_size=count).time for count in (1, 2, 3))
+    assert once.step_s is not None
+    assert twice.step_s is not None
+    assert thrice.step_s is not None
+    update_s = once.optimizer_s or 0.0
+    backward_s = once.step_s - update_s
+    cluster = resolve_cluster(with_values(Config(), {"cluster.gpu": "h100-80"}).cluster)
+    kernels = kernels_of(cluster, STACKS["titan"])
+    assert kernels is not None
+    parameters = one_gpu().parameters
+    # One is cast, 2 + 4 bytes at half the rate; each later one is read and added, 2 + 4 + 4.
+    first_s, later_s = (kernels.elementwise_s(2 * size * parameters) for size in (6, 10))
+    assert twice.step_s - (twice.optimizer_s or 0.0) == pytest.approx(2 * backward_s + first_s + later_s)
+    assert thrice.step_s - (thrice.optimizer_s or 0.0) == pytest.approx(3 * backward_s + first_s + 2 * later_s)
+    # The norm and the update each read two bytes more.
+    assert (twice.optimizer_s or 0.0) - update_s == pytest.approx(kernels.lists_s(4 * parameters))
 
 
 def test_weights_that_stay_gathered_are_gathered_once() -> None:

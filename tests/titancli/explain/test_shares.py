@@ -37,6 +37,22 @@ def test_axes_of_one_rank_move_nothing(see: Callable[..., Seen]) -> None:
     assert not any("tensor" in key or "pipeline" in key or "context" in key for key in keys)
 
 
+@pytest.mark.parametrize(
+    ("flags", "gradients"),
+    [("", "training.mixed_precision_param"), ("--training.global_batch_size 4", "training.mixed_precision_reduce")],
+)
+def test_a_lone_gpu_holds_copies_of_weights_and_gradients_as_backward_left_or_added_them_up(
+    flags: str, gradients: str, see: Callable[..., Seen]
+) -> None:
+    text = '[cluster]\ngpu = "h200"\ngpus_per_node = 1\n[model]\nflavor = "8B"\n[model.shape]\nn_layers = 2\n'
+    plan = planned(see(text=text, flags=flags))
+    shares = {share.name: share for share in memory_shares(plan)}
+    assert shares["copies of weights to compute with"].amount == plan.memory.copies_bytes == 2 * plan.parameters
+    assert shares["gradients"].keys[0] == gradients
+    keys = {key for share in memory_shares(plan) for key in share.keys}
+    assert "parallelism.fsdp_reshard_after_forward" not in keys
+
+
 def test_every_axis_has_its_degree_first() -> None:
     assert all(axis_keys(axis)[0].endswith("_degree") for axis in AXES)
 
