@@ -1,6 +1,7 @@
 """The steps of a run, one after the other: what is queued, what is looked at, what is written and saved.
 
-Knows the order within a step and that nothing in it waits for the device: only steps that are logged or saved do.
+Knows the order within a step and that nothing in it waits for the device: a step that is logged is reported while the
+device is at the next one, and only where something is saved, validated or profiled behind it is it waited for.
 Does not know the arithmetic (step.py), where batches come from (ahead.py) or how a checkpoint is written (checkpoint/).
 """
 
@@ -25,14 +26,11 @@ from engine.data.batch import Batch
 from engine.errors import EXIT_OK
 from engine.lr import learning_rate
 from engine.meters.rank import RankMeters
-from engine.metrics import Meter, Speed
 from engine.planner.plan import Plan
-from engine.profile.breakdown import Breakdown
-from engine.profile.phases import Phases
 from engine.profile.window import Profiler
 from engine.pulse import Pulse
 from engine.recorder import Recorder
-from engine.report import memory_fields
+from engine.reporting import Reports
 from engine.shapes import part_parameters
 from engine.status import Status, StatusWord, find_non_finite
 from engine.step import forward_backward, update_weights
@@ -103,17 +101,17 @@ class Training:
         self.config, self.plan, self.built, self.recorder, self.stop = config, plan, built, recorder, stop
         self.pulse, self.meters, self.saver, self.folder = pulse, meters, saver, folder
         self.validation = validation
-        self.phases = Phases(built.device)
         self.word = StatusWord(built.device)
         self.pending: Pending | None = None
-        self.meter = Meter(config, plan, now_s=time.perf_counter())
+        self.profiler: Profiler
+        self.reports: Reports
 
     def run(self, source: Source, *, first_step: int = 1) -> Outcome:
         """Steps from `first_step` to the last, or those until the data or somebody's patience ends.
 
         The last one is always reported, and saved where anything is. Then what went wrong in reading data is raised.
         """
-        profiler = Profiler(
+        self.profiler = Profiler(
             self.config,
             self.built,
             first_step=first_step,
@@ -121,27 +119,42 @@ class Training:
             run=self.folder,
             warn=lambda text: self.recorder.write("warning", message=text),
         )
-        with closing(profiler):
-            return self.run_steps(source, profiler, first_step=first_step)
+        self.reports = Reports(
+            *(self.config, self.plan, self.built),
+            recorder=self.recorder,
+            pulse=self.pulse,
+            meters=self.meters,
+            profiler=self.profiler,
+            settle=self.settle_step,
+        )
+        with closing(self.profiler):
+            try:
+                return self.run_steps(source, first_step=first_step)
+            except Exception:
+                self.reports.write_what_arrived()
+                raise
 
-    def run_steps(self, source: Source, profiler: Profiler, *, first_step: int) -> Outcome:
+    def run_steps(self, source: Source, *, first_step: int) -> Outcome:
         """The steps of `run`, some of which are profiled."""
+        profiler = self.profiler
         steps, log_freq = self.config.training.steps, self.config.metrics.log_freq
         ahead = Ahead(source, last_step=steps)
         status, done = self.meet(ahead, first_step), first_step - 1
         while done < steps and status.has_next and status.stop_exit_code is None:
             step, began_s = done + 1, time.perf_counter()
             batches = ahead.take()
-            data_s = self.read_ahead(ahead, profiler, step)
-            status = self.step(step, batches, ahead, profile=self.asks(profiler, step + 2))
+            data_s = self.read_ahead(ahead, step)
+            status = self.step(step, batches, ahead, profile=self.asks(step + 2))
             profiler.queued()
             if status.profile:
                 profiler.expect(step + 2)
             done = step
-            self.meter.add(tokens=status.tokens, slots=self.plan.tokens_per_step, data_s=data_s)
+            self.reports.meter.add(tokens=status.tokens, slots=self.plan.tokens_per_step, data_s=data_s)
             if step == first_step or step % log_freq == 0:
-                self.report(status.tokens, profiler)
-            elif profiler.is_over(step):
+                self.queue_report(status)
+            if step == first_step or profiler.is_over(step) or not self.may_go_on(done, status):
+                self.reports.write()
+            if profiler.is_over(step):
                 self.wait()
                 profiler.finish()
             self.go_on(first=step == first_step, step_s=time.perf_counter() - began_s)
@@ -150,12 +163,12 @@ class Training:
                 ahead.failure = ahead.failure or self.saver.look()
                 if self.saver.is_due(done):
                     self.save(self.saver, done)
-            if self.validation is not None and status.stop_exit_code is None:
-                is_last = done == steps or status.ended > 0
-                if self.validation.is_due(done, is_last=is_last):
-                    self.validate(self.validation, done)
+            if self.validation is not None and self.validates(done, status):
+                self.validate(self.validation, done)
         if self.pending is not None:
-            self.report(status.tokens, profiler)
+            if self.reports.figures is None:
+                self.queue_report(status)
+            self.reports.write()
         if self.saver is not None and done >= first_step:
             self.save(self.saver, done, last=True)
         self.pulse.at("end", done + 1)
@@ -170,8 +183,21 @@ class Training:
         self.word.send(tokens=0, stop=self.stop, previous_bad=None, ahead=ahead)
         return self.word.read()
 
-    def read_ahead(self, ahead: Ahead, profiler: Profiler, step: int) -> float:
+    def may_go_on(self, done: int, status: Status) -> bool:
+        """Whether the next step may be queued before this one is over, which only a GPU has a use for."""
+        saves = self.saver is not None and self.saver.is_due(done)
+        validates = self.validation is not None and self.validates(done, status)
+        return self.built.device.type == "cuda" and not saves and not validates
+
+    def validates(self, done: int, status: Status) -> bool:
+        """Whether the loss of held-out text is due after step `done`."""
+        is_last = done == self.config.training.steps or status.ended > 0
+        due = self.validation is not None and self.validation.is_due(done, is_last=is_last)
+        return due and status.stop_exit_code is None
+
+    def read_ahead(self, ahead: Ahead, step: int) -> float:
         """Reads for the step after `step`, while the device may still be at the one before; gives the seconds."""
+        profiler = self.profiler
         profiler.before(step)
         self.pulse.at("data", step)
         began_ns = time.time_ns()
@@ -187,11 +213,11 @@ class Training:
         if self.built.device.type == "cuda":
             torch.cuda.synchronize(self.built.device)
 
-    def asks(self, profiler: Profiler, step: int) -> bool:
+    def asks(self, step: int) -> bool:
         """Whether this rank asks for a profile of `step`; what stands before it would be taken for a wait."""
         saves = self.saver is not None and self.saver.is_due(step - 1)
         validates = self.validation is not None and self.validation.is_due(step - 1)
-        return profiler.ask(step) and not saves and not validates
+        return self.profiler.ask(step) and not saves and not validates
 
     def ending(self, ahead: Ahead, status: Status, done: int) -> tuple[str, int]:
         """Why the run ends after step `done`, and its exit code; raises what failed in reading data on any rank."""
@@ -208,10 +234,10 @@ class Training:
 
         A bad step before this one is found here, in time to keep this one from changing weights.
         """
-        built, previous, pulse = self.built, self.pending, self.pulse
+        built, previous, pulse, phases = self.built, self.pending, self.pulse, self.reports.phases
         tokens = sum(batch.valid_tokens for batch in batches) if built.world.counts_tokens else 0
         pulse.at("gradients")
-        self.phases.begin("gradients")
+        phases.begin("gradients")
         denominator = self.word.send(
             tokens=tokens,
             stop=self.stop,
@@ -224,16 +250,25 @@ class Training:
         status = self.word.read()
         if previous is not None:
             self.settle(previous, status.previous_bad)
+        self.reports.write()
         pulse.at("update")
-        self.phases.mark("update")
+        phases.mark("update")
         if self.saver is not None:
             self.saver.before_update()
         norm, bad = update_weights(
             built, loss=loss, lr=learning_rate(self.config, step), max_norm=self.config.training.max_norm
         )
         self.pending = Pending(step=step, loss=loss, norm=norm.total, local_norms_N=norm.local_N, bad=bad)
-        self.phases.end()
+        phases.end()
         return status
+
+    def queue_report(self, status: Status) -> None:
+        """The step that is queued will be reported; `status` is its own."""
+        pending = self.pending
+        assert pending is not None, "no step is queued"
+        self.reports.queue(
+            step=pending.step, tokens=status.tokens, loss=pending.loss, norm=pending.norm, bad=pending.bad
+        )
 
     def go_on(self, *, first: bool, step_s: float) -> None:
         """After a step: the next one may take the time of this one, and what the config allows for waiting."""
@@ -262,7 +297,7 @@ class Training:
         self.recorder.begin("validate")
         found = validation.run(step)
         self.recorder.begin("train")
-        self.meter.leave_out(time.perf_counter() - began_s)
+        self.reports.meter.leave_out(time.perf_counter() - began_s)
         if found is None or dist.get_rank() != 0:
             return
         loss = found.loss if math.isfinite(found.loss) else None
@@ -277,6 +312,11 @@ class Training:
         if self.pending is not None and bool(self.pending.bad):
             self.settle(self.pending, True)
 
+    def settle_step(self, step: int, bad: bool) -> None:
+        """The same of a step by its number, unless it is settled."""
+        if self.pending is not None and self.pending.step == step:
+            self.settle(self.pending, bad)
+
     def settle(self, pending: Pending, bad: bool) -> None:
         """Looks at a step that is over; raises NonFiniteStep if it was bad."""
         self.pending = None
@@ -289,39 +329,3 @@ class Training:
                 local_norms_N=pending.local_norms_N,
                 model=tuple(part_parameters(shape, tuple(range(shape.n_layers)), first=True, last=True)),
             )
-
-    def report(self, tokens: int, profiler: Profiler) -> None:
-        """Waits for the queued step, then writes its figures; loss and norm are those of the whole world."""
-        pending = self.pending
-        self.pulse.at("report")
-        assert pending is not None, "no step is queued"
-        total = pending.loss.clone() if self.built.counts_loss else torch.zeros_like(pending.loss)
-        dist.all_reduce(total)
-        loss_sum, grad_norm, bad = torch.stack((total, pending.norm.double(), pending.bad.double())).tolist()
-        self.settle(pending, bool(bad))
-        self.meters.report()
-        speed = self.meter.report(time.perf_counter())
-        if profiler.is_over(pending.step):
-            profiler.finish()
-        self.recorder.write("memory", **memory_fields(self.built.device), cpu_pct=self.meters.processor.pct())
-        self.recorder.write(
-            "step",
-            step=pending.step,
-            loss=loss_sum / tokens if tokens else None,
-            grad_norm=grad_norm,
-            lr=learning_rate(self.config, pending.step),
-            tokens=tokens,
-            slots=self.plan.tokens_per_step,
-            step_s=speed.step_s,
-            tokens_per_s_per_gpu=speed.tokens_per_s_per_gpu,
-            mfu_pct=speed.mfu_pct,
-            breakdown=self.broken_down(speed, profiler.take()),
-            phases=self.phases.seconds(),
-        )
-
-    def broken_down(self, speed: Speed, profiled: Breakdown | None) -> dict[str, Any]:
-        """`breakdown` of a step: in the shares of the one that was profiled, else what the host waited for data."""
-        if profiled is not None:
-            return profiled.of(speed.step_s)
-        unknown = dict.fromkeys(("compute_s", "exposed_comm_s", "bubble_s", "host_s", "profiled_s"))
-        return {"data_s": speed.data_s, **unknown, "other_s": max(0.0, speed.step_s - speed.data_s)}

@@ -13,17 +13,19 @@ import torch
 
 
 class Phases:
-    """Marks in the last step; each call of `begin` forgets those of the step before."""
+    """Marks in the last step; each call of `begin` forgets those of the step before, unless they are kept."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
         self._marks: list[tuple[str, Any]] = []
+        self._kept: list[tuple[str, Any]] | None = None
         self._spare: list[Any] = []
 
     def begin(self, name: str) -> None:
         """The first phase of a step begins, when the device comes to it."""
-        self._spare += [mark for _, mark in self._marks] if self._on_gpu else []
-        self._marks.clear()
+        if self._marks is not self._kept:
+            self._spare += [mark for _, mark in self._marks] if self._on_gpu else []
+        self._marks = []
         self.mark(name)
 
     def mark(self, name: str) -> None:
@@ -34,9 +36,14 @@ class Phases:
         """The last phase ends."""
         self.mark("")
 
+    def keep(self) -> None:
+        """The step that ended is one whose `seconds` are asked for, maybe during the next."""
+        self._kept = self._marks
+
     def seconds(self) -> dict[str, float]:
-        """`{phase}_s` of the last step; the caller has waited for it."""
-        return {f"{name}_s": self._between(mark, after) for (name, mark), (_, after) in pairwise(self._marks)}
+        """`{phase}_s` of the step that was kept; the caller has waited for it."""
+        kept = self._kept or []
+        return {f"{name}_s": self._between(mark, after) for (name, mark), (_, after) in pairwise(kept)}
 
     def _now(self) -> Any:
         if not self._on_gpu:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from gloo_pool import GlooPool
 from layouts import layout
+from shares import gradients_of
 from synthetic import Rows, tiny
 
 import engine.loop
@@ -48,9 +49,7 @@ def plant_nan(arguments: dict[str, Any], folder: str, where: str, rank: int, ste
             ]
         loss = before(built, batches, denominator)
         if calls == step and dist.get_rank() == rank:
-            gradient = built.weights[where].grad
-            assert gradient is not None
-            local(gradient).view(-1)[0] = float("nan")
+            local(gradients_of(built)[where]).view(-1)[0] = float("nan")
         return loss
 
     engine.training.forward_backward = planting

@@ -11,18 +11,15 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from gloo_pool import GlooPool
 from parity import axes, data_rank
+from shares import gathered, mine
 from synthetic import Rows, tiny
 from torch import Tensor
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from engine.build import Built, build
 from engine.planner.plan import plan
+from engine.state import state_of
 from engine.step import forward_backward, update_weights
 
 LAYOUTS = {
@@ -70,37 +67,27 @@ def trained(arguments: dict[str, Any]) -> Built:
     return built
 
 
-def states(built: Built, *, whole: bool = False) -> dict[str, Any]:
-    """Weights and optimizer states, as torch gives them for a checkpoint."""
-    (part,) = built.parts
-    options = StateDictOptions(full_state_dict=whole)
-    return {
-        "model": get_model_state_dict(part, options=options),
-        "optimizer": get_optimizer_state_dict(part, built.optimizer, options=options),
-    }
-
-
 def take(arguments: dict[str, Any]) -> dict[str, Any]:
     """Collectives of taking what this rank holds: after a step, before any, by name; and of taking it whole."""
     built = trained(arguments)
     fresh = build(tiny(**arguments), plan(tiny(**arguments)), torch.device("cpu"))
     with Sent() as after_a_step:
-        taken = states(built)
+        taken = state_of(built)
     with Sent() as before_any:
-        states(fresh)
+        state_of(fresh)
     with Sent() as by_name:
         shares = {name: weight.detach() for name, weight in built.weights.items()}
-    with Sent() as gathered:
-        states(built, whole=True)
+    with Sent() as whole:
+        assert all(gathered(value) is not None for value in taken.values())
     same = all(
-        taken["model"][name].untyped_storage()._cdata == share.untyped_storage()._cdata
+        mine(taken[name]).untyped_storage()._cdata == mine(share).untyped_storage()._cdata
         for name, share in shares.items()
     )
     return {
         "names": [after_a_step.names, before_any.names, by_name.names],
-        "gathered": len(gathered.names),
+        "gathered": len(whole.names),
         "same": same,
-        "keys": sorted(taken["model"]) == sorted(built.weights),
+        "keys": taken.keys() >= built.weights.keys(),
     }
 
 
@@ -118,7 +105,7 @@ def test_taking_a_sharded_state_sends_nothing(layout: str, gloo: GlooPool) -> No
 
 def write(arguments: dict[str, Any], folder: str) -> dict[str, Any]:
     """Collectives of writing what this rank holds."""
-    taken = states(trained(arguments))
+    taken = state_of(trained(arguments))
     with Sent() as sent:
         dcp.save(taken, checkpoint_id=folder)
     dist.barrier()
