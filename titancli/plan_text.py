@@ -200,9 +200,14 @@ def _alike(stages: Sequence[Stage]) -> list[list[Stage]]:
 def _memory_note(plan: Plan) -> str:
     """What `static` and `held` are, and why the parts do not add up to the peak."""
     memory = plan.memory
-    parts = (memory.params_bytes, memory.grads_bytes, memory.optimizer_bytes)
-    names = ("weights", "gradients", "optimizer states")
-    text = "static: " + ", ".join(f"{name} {figures.memory(part)}" for name, part in zip(names, parts, strict=True))
+    parts = {
+        "weights": memory.masters_bytes,
+        "their copies to compute with": memory.copies_bytes,
+        "gradients": memory.grads_bytes,
+        "optimizer states": memory.optimizer_bytes,
+    }
+    told = {name: part for name, part in parts.items() if part or name != "their copies to compute with"}
+    text = "static: " + ", ".join(f"{name} {figures.memory(part)}" for name, part in told.items())
     if memory.activations_bytes is not None:
         text += "; activ., logits, buffers: each at its most; peak: the fullest moment, where not all are"
     return text + (

@@ -35,7 +35,8 @@ def _parts(f: Facts) -> str:
     memory = f.plan.memory
     name, unit = _unit(memory.needed_bytes)
     parts = {
-        "parameters": memory.params_bytes,
+        "parameters": memory.masters_bytes,
+        "their copies to compute with": memory.copies_bytes,
         "gradients": memory.grads_bytes,
         "optimizer states": memory.optimizer_bytes,
         "activations": memory.activations_bytes,

@@ -158,3 +158,13 @@ def test_of_a_setting_that_a_finding_is_about_only_its_id_is_told() -> None:
     say_plan(checked, printed)
     rejected = [line.split() for line in printed.getvalue().splitlines() if line.startswith("  rejected ")]
     assert rejected == [["rejected", "parallelism.data_parallel_shard_degree:", "M501"]]
+
+
+def test_copies_of_weights_are_told_where_a_rank_holds_any() -> None:
+    alone = {"cluster__gpus_per_node": "1", "parallelism__data_parallel_shard_degree": "1"}
+    single, mixed = (
+        " ".join(said(checked("quickstart", training__mixed_precision_param=dtype, **alone)).split())
+        for dtype in ("float32", "bfloat16")
+    )
+    assert "their copies to compute with" in mixed
+    assert "their copies to compute with" not in single
