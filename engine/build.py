@@ -79,7 +79,7 @@ class Built:
         whole = self.whole
         if whole is None:
             return [None] * len(self.weights)
-        return [whole.copies[name] if whole.has_own(name) else None for name in self.weights]
+        return [whole.copies[name] if whole.follows(name) else None for name in self.weights]
 
     def zero_grad(self) -> None:
         """Drops all gradients."""
@@ -155,12 +155,19 @@ def shares_weights(plan: Plan) -> bool:
 
 def _whole(config: Config, plan: Plan, parts: tuple[Decoder, ...]) -> Whole:
     """The weights of a rank that shares them with none, once they are filled."""
-    return hold_whole(
+    whole = hold_whole(
         parts,
         products=getattr(torch, config.training.mixed_precision_param),
         sums=getattr(torch, config.training.mixed_precision_reduce),
         accumulates=plan.microbatches * plan.gradient_accumulation_steps > 1,
     )
+    if config.parallelism.fsdp_reshard_after_forward == "always":
+        for part in parts:
+            for block in part.layers.values():
+                whole.free_between_uses(block, in_backward=True)
+            if part.tok_embeddings is not None and not part.tied:
+                whole.free_between_uses(part.tok_embeddings, in_backward=False)
+    return whole
 
 
 def _multiply_in_low_precision(part: Decoder, config: Config, *, tp: int) -> Skipped:

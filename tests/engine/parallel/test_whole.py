@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ DENOMINATOR = torch.tensor(64.0)
 
 def one_rank(**values: Any) -> dict[str, Any]:
     """Arguments of `tiny` for one process that computes in bfloat16."""
-    return layout(1, 1, 1, training__mixed_precision_param="bfloat16", **values)
+    return layout(1, 1, 1) | {"training__mixed_precision_param": "bfloat16"} | values
 
 
 def built_of(arguments: dict[str, Any]) -> tuple[Built, Rows]:
@@ -94,6 +95,55 @@ def test_a_backward_for_weights_alone_is_summed_in_full_precision(schedule: str,
             assert gradient.dtype == torch.float32
             # The same products in another order: the head's piece of the loss alone differs in nothing.
             torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-7)
+
+
+ALWAYS = {"parallelism__fsdp_reshard_after_forward": "always"}
+
+
+def gradients_and_memory(arguments: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Gradients of a step, and the bytes of every copy behind it."""
+    built, rows = built_of(arguments)
+    with warnings.catch_warnings():
+        # torch's own, while it compiles, of several kinds.
+        warnings.simplefilter("ignore")
+        forward_backward(built, rows.batches(1) or [], DENOMINATOR)
+    found = {name: gathered(gradient).clone() for name, gradient in gradients_of(built).items()}
+    assert built.whole is not None
+    return found, {name: copy.untyped_storage().size() for name, copy in built.whole.copies.items()}
+
+
+@pytest.mark.world
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"activation_checkpoint__mode": "full"},
+        {"activation_checkpoint__mode": "selective"},
+        {"training__local_batch_size": 2},
+        {"model__shape__tie_embeddings": True},
+        {"compile__enable": True},
+        {
+            "processes": 2,
+            "parallelism__pipeline_parallel_degree": 2,
+            "parallelism__pipeline_parallel_schedule": "1F1B",
+            "parallelism__data_parallel_shard_degree": 1,
+        },
+    ],
+    ids=["plain", "full", "selective", "accumulation", "tied", "compiled", "pipeline"],
+)
+def test_copies_are_freed_between_uses_and_gradients_stay_the_same(values: dict[str, Any], gloo: GlooPool) -> None:
+    kept = one_rank(**{"compile__enable": False} | values)
+    processes = kept["processes"]
+    for (expected, _), (found, sizes) in zip(
+        gloo.run(processes, gradients_and_memory, arguments=kept),
+        gloo.run(processes, gradients_and_memory, arguments=kept | ALWAYS),
+        strict=True,
+    ):
+        assert all(torch.equal(found[name], gradient) for name, gradient in expected.items())
+        ends = {"norm.weight", "output.weight"} | (
+            {"tok_embeddings.weight"} if kept.get("model__shape__tie_embeddings") else set()
+        )
+        assert {name for name, size in sizes.items() if size} == ends & sizes.keys()
 
 
 def followed(arguments: dict[str, Any]) -> list[bool]:
