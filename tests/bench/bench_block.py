@@ -1,6 +1,6 @@
 """Forward and backward of one block of Llama 3 8B, compiled in several ways, on the GPU that is here.
 
-`python tests/bench/bench_block.py [--output FILE] [--batch N] [NAMES]` times each variant (CUDA events, median of 20)
+`python tests/bench/bench_block.py [--output FILE] [--batch N] [NAMES]` times each variant (CUDA events, median of 30)
 and shows where its time goes: matrix products, attention, and each of the largest kernels that the compiler wrote.
 """
 
@@ -13,12 +13,15 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from types import MethodType
 from typing import Any
 
 import torch
+import torch._functorch.config as functorch
 import torch._inductor.config as inductor
 from torch import Tensor
 from torch.nn.functional import rms_norm
@@ -30,10 +33,13 @@ from engine.model.linear import Linear, Norm
 from engine.model.llama import Block
 from engine.model.rope import table
 from engine.parallel.quantize import _float8_product
+from engine.parallel.recompute import _all_again, _cheap_again
 from engine.shapes import FLAVORS
 
 SHAPE = FLAVORS["llama3"]["8B"]
 DEVICE = torch.device("cuda")
+# One behind the other, as in training: a card that rests in between is cooler and faster.
+CALLS = 30
 
 
 def by_torch(norm: Norm, x: Tensor) -> Tensor:
@@ -76,36 +82,58 @@ def block(*, float8: bool, norm: Callable[[Norm, Tensor], Tensor] | None) -> Blo
     return made
 
 
-NO_MIX = {"triton.mix_order_reduction": False}
-VARIANTS: dict[str, tuple[bool, Any, dict[str, Any]]] = {
-    "bf16": (False, None, {}),
-    "bf16, no mixed reductions": (False, None, NO_MIX),
-    "bf16, norm by hand": (False, by_hand, {}),
-    "bf16, torch's norm": (False, by_torch, {}),
-    "float8": (True, None, {}),
-    "float8, no mixed reductions": (True, None, NO_MIX),
-    "float8, norm by hand, no mixed reductions": (True, by_hand, NO_MIX),
-    "float8, torch's norm": (True, by_torch, {}),
-    "float8, torch's norm, no mixed reductions": (True, by_torch, NO_MIX),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A way to compile a block: `inductor` are settings of the compiler, `budget` is the share of memory it keeps."""
+
+    float8: bool = False
+    norm: Callable[[Norm, Tensor], Tensor] | None = None
+    again: Callable[..., Tensor] | None = None
+    inductor: dict[str, Any] = field(default_factory=dict)
+    budget: float = 1.0
+
+
+TUNED = {"coordinate_descent_tuning": True}
+POINTWISE = {"max_autotune_pointwise": True}
+VARIANTS = {
+    "bf16": Variant(),
+    "bf16, torch's norm": Variant(norm=by_torch),
+    "bf16, tuned": Variant(inductor=TUNED),
+    "bf16, selective": Variant(again=_cheap_again),
+    "bf16, full": Variant(again=_all_again),
+    **{f"bf16, budget {budget}": Variant(budget=budget) for budget in (0.8, 0.6, 0.5, 0.4, 0.3)},
+    "float8": Variant(float8=True),
+    "float8, torch's norm": Variant(float8=True, norm=by_torch),
+    "float8, norm by hand": Variant(float8=True, norm=by_hand),
+    "float8, tuned": Variant(float8=True, inductor=TUNED),
+    "float8, pointwise": Variant(float8=True, inductor=POINTWISE),
+    "float8, combined": Variant(float8=True, inductor={"combo_kernels": True}),
+    "float8, selective": Variant(float8=True, again=_cheap_again),
+    **{f"float8, budget {budget}": Variant(float8=True, budget=budget) for budget in (0.8, 0.6, 0.4)},
 }
 
 
 def measure(name: str, batch: int) -> dict[str, Any]:
     """Milliseconds of one forward and backward, and its kernels."""
-    float8, norm, values = VARIANTS[name]
+    variant = VARIANTS[name]
     torch._dynamo.reset()
     torch.manual_seed(0)
-    made = block(float8=float8, norm=norm)
+    made = block(float8=variant.float8, norm=variant.norm)
+    if variant.again is not None:
+        made.forward = MethodType(variant.again, made)  # type: ignore[method-assign]
     cos, sin = table(SHAPE, 8192, DEVICE)
     x_BSD = torch.randn(batch, 8192, SHAPE.dim, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
     gradient_BSD = torch.randn_like(x_BSD)
+    kept_bytes: list[int] = []
     began_s = time.perf_counter()
-    with configured(values):
+    with configured(variant.inductor), functorch.patch(activation_memory_budget=variant.budget):
         made.forward = torch.compile(made.forward, fullgraph=True)  # type: ignore[method-assign]
 
         def once() -> Tensor:
+            before_bytes = torch.cuda.memory_allocated()
             with attention_kernels("cuda"):
                 out: Tensor = made(x_BSD, cos, sin)
+            kept_bytes.append(torch.cuda.memory_allocated() - before_bytes)
             out.backward(gradient_BSD)
             for weight in made.parameters():
                 weight.grad = None
@@ -116,14 +144,13 @@ def measure(name: str, batch: int) -> dict[str, Any]:
             once()
         torch.cuda.synchronize()
         compiled_s = time.perf_counter() - began_s
-        times = []
-        for _ in range(20):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(CALLS + 1)]
+        for mark in marks[:-1]:
+            mark.record()
             once()
-            end.record()
-            torch.cuda.synchronize()
-            times.append(start.elapsed_time(end))
+        marks[-1].record()
+        torch.cuda.synchronize()
+        times = [mark.elapsed_time(after) for mark, after in pairwise(marks)]
         with profile(activities=[ProfilerActivity.CUDA]) as seen:
             once()
             torch.cuda.synchronize()
@@ -134,6 +161,7 @@ def measure(name: str, batch: int) -> dict[str, Any]:
         "name": name,
         "ms": statistics.median(times),
         "kernels_ms": sum(ms for _, ms, _ in kernels),
+        "kept_mib": kept_bytes[-1] / 2**20,
         "compiled_s": compiled_s,
         "kernels": [{"name": key[:160], "ms": ms, "calls": count} for key, ms, count in kernels if ms > 0.02],
     }
@@ -154,7 +182,11 @@ def main() -> None:
             print(f"{name}: {type(failed).__name__}: {str(failed)[:600]}", flush=True)
             continue
         results.append(result)
-        print(f"{name:44} {result['ms']:7.3f} ms, kernels {result['kernels_ms']:7.3f} ms", flush=True)
+        print(
+            f"{name:44} {result['ms']:7.3f} ms, kernels {result['kernels_ms']:7.3f} ms,"
+            f" keeps {result['kept_mib']:7.1f} MiB, compiled in {result['compiled_s']:5.1f} s",
+            flush=True,
+        )
         for kernel in result["kernels"][:18] if os.environ.get("SHOW") else ():
             print(f"    {kernel['ms']:7.3f} ms {kernel['calls']:3} x {kernel['name'][:110]}")
         if options.output is not None:

@@ -32,8 +32,8 @@ from engine.sources import load
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PROFILED_STEPS, LAST_PROFILED = 3, 10
-"""Steps of torchtitan that --profile records, and the last of them; titan records that one and the one before it."""
+PROFILED_STEPS = 3
+"""Steps of torchtitan that --profile records, the last of a run; titan records the last two. They count for no speed."""
 GRACE_S = 15.0
 SHOWN = 400
 """Characters of a line of a failed run's output that are kept."""
@@ -91,7 +91,7 @@ def flags(row: PeerRow, bench: Bench) -> list[str]:
 def run_peer(row: PeerRow, bench: Bench, folder: Path) -> Result:
     """One run of torchtitan, as its own run_train.sh starts it."""
     trace = folder / "trace.json.gz"
-    last = min(LAST_PROFILED, row.steps)
+    last = row.steps
     recorded = min(PROFILED_STEPS, last - 1)
     job = Job(
         flags=flags(row, bench),
@@ -113,7 +113,9 @@ def run_peer(row: PeerRow, bench: Bench, folder: Path) -> Result:
         return failed(ended)
     ranks = [_lines(folder / f"lines.{rank}") for rank in range(row.gpus)]
     memory = [line for (_, *steps) in ranks for line in steps]
-    figures = figures_of(row, ranks[0][1:], memory, ended) | {"versions": ranks[0][0]["versions"]}
+    figures = figures_of(row, ranks[0][1:], memory, ended, profile=bench.profile) | {
+        "versions": ranks[0][0]["versions"]
+    }
     return figures | (profiled(row, bench, "torchtitan", trace, steps=recorded) if bench.profile else {})
 
 
@@ -121,7 +123,7 @@ def run_titan(row: PeerRow, bench: Bench, folder: Path) -> Result:
     """One run of titan, as a person starts it."""
     command = [sys.executable, "-m", "titancli", "launch", "--preset", "fsdp-8b", "--name", "bench"]
     command += [f"--job.dump_folder={folder}", *flags(row, bench)]
-    last = min(LAST_PROFILED, row.steps)
+    last = row.steps
     if bench.profile:
         command += ["--profiling.enable_profiling", f"--profiling.profile_freq={last}"]
     ended = run(row, bench, "titan", command)
@@ -139,7 +141,7 @@ def run_titan(row: PeerRow, bench: Bench, folder: Path) -> Result:
     ]
     steps = [event for event in events if event["kind"] == "step" and event["rank"] == 0]
     versions = next(event["versions"] for event in events if event["kind"] == "run_started")
-    figures = figures_of(row, steps, memory, ended) | {"versions": versions}
+    figures = figures_of(row, steps, memory, ended, profile=bench.profile) | {"versions": versions}
     figures["promised"] = promised(row, bench)
     traces = sorted((folder / "bench" / "profiles").glob(f"step-{last:08d}-*"))
     return figures | (profiled(row, bench, "titan", traces[0], steps=2, only_launched=True) if traces else {})
@@ -151,9 +153,12 @@ def promised(row: PeerRow, bench: Bench) -> dict[str, Any] | None:
     return None if row.cpu else promise(plan(loaded.config))
 
 
-def figures_of(row: PeerRow, steps: list[dict[str, Any]], memory: list[dict[str, Any]], ended: Ended) -> Result:
+def figures_of(
+    row: PeerRow, steps: list[dict[str, Any]], memory: list[dict[str, Any]], ended: Ended, *, profile: bool
+) -> Result:
     """What a run reached: speed and losses from rank 0's log steps, memory from those of the rank that took most."""
-    rates = [step["tokens_per_s_per_gpu"] for step in steps if step["step"] > row.leave_out]
+    undisturbed = range(row.leave_out + 1, row.steps if profile else row.steps + 1)
+    rates = [step["tokens_per_s_per_gpu"] for step in steps if step["step"] in undisturbed]
     speed = median(rates)
     return {
         "wall_s": ended.wall_s,
