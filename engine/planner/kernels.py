@@ -99,7 +99,8 @@ _RAMP_S, _START_S = 2e-6, 3e-6
 # float32 has no tensor cores either: what 8 layers of the 8B shape leave for it in 2.64 s.
 _FP32_SHARE_OF_BF16, _FP32_SHARE, _FP32_ATTENTION_SHARE = 67.0 / 989.4, 0.75, 0.65
 # Copies: 4.27 of 4.8 TB/s. Elementwise kernels, eager or compiled, come to 4.0 to 4.3; kernels that walk lists of
-# tensors (fused Adam, norms of all gradients) to 3.3 to 3.4.
+# tensors (fused Adam, norms of all gradients) to 3.3 to 3.4. An update in a kernel of our own (adam_kernel) and norms
+# of gradients in 16 bits are taken to be as fast: neither is measured.
 _HBM_SHARE, _ELEMENTWISE_SHARE, _LIST_SHARE = 0.89, 0.96, 0.79
 # The compiler's backward of a norm sums over tokens for the weight's gradient beside the rows of the input's: 1.2 TB/s
 # at 8,192 tokens to 2.9 at 32,768. Where it also finds the largest element of a tensor for float8, one kernel took
