@@ -24,7 +24,7 @@ import torch
 import torch._functorch.config as functorch
 import torch._inductor.config as inductor
 from torch import Tensor
-from torch.nn.functional import rms_norm
+from torch.nn.functional import linear, rms_norm
 from torch.profiler import ProfilerActivity, profile
 
 from engine.config import Float8
@@ -68,7 +68,23 @@ def _owner(key: str) -> Any:
     return inductor.triton if key.startswith("triton.") else inductor
 
 
-def block(*, float8: bool, norm: Callable[[Norm, Tensor], Tensor] | None) -> Block:
+class TransposedBackward(torch.autograd.Function):
+    """A product whose gradient of the input reads a transposed copy of the weight, so that both lie along the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight_NK: Tensor, weight_KN: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight_KN)
+        return linear(x, weight_NK)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, weight_KN = ctx.saved_tensors
+        gradient_RN = gradients[0].flatten(0, -2)
+        gradient_NK = gradient_RN.t() @ x.flatten(0, -2)
+        return (gradient_RN @ weight_KN.t()).view(x.shape), gradient_NK, None
+
+
+def block(*, float8: bool, norm: Callable[[Norm, Tensor], Tensor] | None, transposed: bool) -> Block:
     """A block in bfloat16 with random weights."""
     with DEVICE:
         made = Block(SHAPE).to(torch.bfloat16)
@@ -77,6 +93,9 @@ def block(*, float8: bool, norm: Callable[[Norm, Tensor], Tensor] | None) -> Blo
     for module in made.modules():
         if float8 and isinstance(module, Linear):
             module.product = _float8_product(Float8().recipe_name, False)
+        if transposed and isinstance(module, Linear):
+            weight_KN = module.weight.detach().t().contiguous()
+            module.product = lambda x, weight, copy=weight_KN: TransposedBackward.apply(x, weight, copy)
         if norm is not None and isinstance(module, Norm):
             module.forward = MethodType(norm, module)  # type: ignore[method-assign]
     return made
@@ -91,6 +110,7 @@ class Variant:
     again: Callable[..., Tensor] | None = None
     inductor: dict[str, Any] = field(default_factory=dict)
     budget: float = 1.0
+    transposed: bool = False
 
 
 TUNED = {"coordinate_descent_tuning": True}
@@ -99,6 +119,7 @@ VARIANTS = {
     "bf16": Variant(),
     "bf16, torch's norm": Variant(norm=by_torch),
     "bf16, tuned": Variant(inductor=TUNED),
+    "bf16, transposed weights": Variant(transposed=True),
     "bf16, selective": Variant(again=_cheap_again),
     "bf16, full": Variant(again=_all_again),
     **{f"bf16, budget {budget}": Variant(budget=budget) for budget in (0.8, 0.6, 0.5, 0.4, 0.3)},
@@ -118,7 +139,7 @@ def measure(name: str, batch: int) -> dict[str, Any]:
     variant = VARIANTS[name]
     torch._dynamo.reset()
     torch.manual_seed(0)
-    made = block(float8=variant.float8, norm=variant.norm)
+    made = block(float8=variant.float8, norm=variant.norm, transposed=variant.transposed)
     if variant.again is not None:
         made.forward = MethodType(variant.again, made)  # type: ignore[method-assign]
     cos, sin = table(SHAPE, 8192, DEVICE)

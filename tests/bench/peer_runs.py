@@ -33,7 +33,7 @@ from engine.sources import load
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PROFILED_STEPS = 3
-"""Steps of torchtitan that --profile records, the last of a run; titan records the last two. They count for no speed."""
+"""Last steps of a run of torchtitan that --profile records; of titan it records two. They count for no speed."""
 GRACE_S = 15.0
 SHOWN = 400
 """Characters of a line of a failed run's output that are kept."""
