@@ -153,7 +153,7 @@ class Parallelism(Section):
     data_parallel_shard_degree: int = -1
     """Ranks over which FSDP shards weights, gradients and optimizer states; -1: those that the other axes leave."""
     fsdp_reshard_after_forward: Literal["default", "always", "never"] = "default"
-    """Free gathered weights after forward (`always`) or keep them (`never`); `default`: always, but never under PP."""
+    """Free weights a block gathered or copied after use (`always`) or not (`never`); `default`: FSDP without PP."""
     tensor_parallel_degree: int = 1
     """Ranks that split each layer's matrices, with sequence parallel; best inside one node."""
     enable_async_tensor_parallel: bool = False

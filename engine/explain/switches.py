@@ -161,6 +161,8 @@ def _reshard(known: Known) -> Derived | None:
 
 def _reshard_other(known: Known) -> str:
     asked = known.config.parallelism.fsdp_reshard_after_forward
+    if holds_whole(known.mesh):
+        return "never" if asked == "always" else "always"
     never = asked == "never" or (asked == "default" and known.mesh.pp > 1)
     return "always" if never else "never"
 

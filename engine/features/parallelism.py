@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.facts import Facts
 from engine.features.row import Feature, axis, unsharded
 from engine.planner.overlap import idle_async_tp
+from engine.planner.update import makes_copies
 
 _TP = axis("tp", "tensor_parallel_degree")
 _PP = axis("pp", "pipeline_parallel_degree")
@@ -42,6 +43,10 @@ def _microbatches(f: Facts) -> str:
     return f"{f.microbatches} microbatches a rank" if f.has("batch") else ""
 
 
+def _frees_copies(f: Facts) -> bool:
+    return f.has("mesh") and makes_copies(f.config, f.known_mesh)
+
+
 def _context(f: Facts) -> str:
     held = "an early and a late piece of it" if f.balances else "one piece of it"
     return f"each sequence over {f.cp} ranks, {held} on each: {f.config.parallelism.context_parallel_method}"
@@ -63,7 +68,11 @@ PARALLELISM: tuple[Feature, ...] = (
         asked=lambda f: f.has("mesh") and f.known_mesh.dp_shard > 1,
         note=_shards,
     ),
-    Feature(key="parallelism.fsdp_reshard_after_forward", idle=unsharded),
+    Feature(
+        key="parallelism.fsdp_reshard_after_forward",
+        idle=lambda f: None if _frees_copies(f) else unsharded(f),
+        note=lambda f: "a block's copies to compute with are made for each of its passes" if _frees_copies(f) else "",
+    ),
     Feature(key="parallelism.tensor_parallel_degree", note=_tensor),
     Feature(
         key="parallelism.enable_async_tensor_parallel",

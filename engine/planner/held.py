@@ -27,7 +27,7 @@ from engine.planner.recompute import Recompute
 from engine.planner.schedule import layers_of_stages, stage_indices
 from engine.planner.sharding import Groups, Sharding, groups_of
 from engine.planner.stack import TITAN, Stack
-from engine.planner.update import copy_bytes, gradient_dtype, holds_whole, taken_bytes
+from engine.planner.update import copy_bytes, gradient_dtype, holds_whole, makes_copies, taken_bytes
 from engine.shapes import ModelShape, Parameter, block_parameters, part_parameters
 
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
@@ -109,11 +109,18 @@ def ranks_of(
                 optimizer=config.optimizer.name,
                 capacity_bytes=capacity_bytes,
                 copy_bytes=copy_bytes(config) if whole else 0,
+                copied=_kept(ends) if makes_copies(config, mesh, stack) else None,
                 gradient_bytes=least if whole else None,
             ),
         )
         ranks.append(alike[key])
     return tuple(ranks)
+
+
+def _kept(ends: dict[str, Parameter]) -> list[Parameter]:
+    """Of embedding, norm and head the weights whose copies stay where others are made for each use."""
+    tied = "norm.weight" in ends and "output.weight" not in ends
+    return [weight for name, weight in ends.items() if tied or not name.startswith("tok_embeddings")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +274,11 @@ class Held:
         """Elements of weights that a rank keeps."""
         return rank.static.masters_bytes // BYTES[self.config.training.dtype]
 
+    @property
+    def makes_copies(self) -> bool:
+        """Whether a block's copies are there while it computes, and no longer."""
+        return makes_copies(self.config, self.mesh, self.stack)
+
     def sharding(self, batch: Batch) -> Sharding:
         """How FSDP treats the weights of a rank, or what stands for it where there is none."""
         training, reshard = self.config.training, self.config.parallelism.fsdp_reshard_after_forward
@@ -275,7 +287,7 @@ class Held:
             return Sharding(
                 fsdp=1,
                 gathered_width_bytes=0,
-                gathered_block_width_bytes=0,
+                gathered_block_width_bytes=copy_bytes(self.config) if self.makes_copies else 0,
                 gradient_width_bytes=width,
                 reduce_width_bytes=0,
                 summed_width_bytes=BYTES[self.gradient_dtype(batch)],

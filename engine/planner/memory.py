@@ -98,20 +98,23 @@ def static_memory(
     optimizer: str,
     capacity_bytes: int,
     copy_bytes: int = 0,
+    copied: Iterable[Parameter] | None = None,
     gradient_bytes: int | None = None,
 ) -> Memory:
     """Parameters, gradients and optimizer states of a rank that holds `parameters`, and so many times those of `block`.
 
     States have the precision of the weights they belong to (`dtype`), and so have gradients, where `gradient_bytes` of
-    an element are not given. `copy_bytes` are an element's beside its weight.
+    an element are not given. `copy_bytes` are an element's beside its weight, of those that are `copied` for good: all,
+    where they are not named.
     `fits` is False where these alone exceed the GPU, else None: more is needed than is known here.
     """
     numel = sum(local_numel(parameter, tp=tp, fsdp=fsdp) for parameter in parameters)
     numel += blocks * sum(local_numel(parameter, tp=tp, fsdp=fsdp) for parameter in block)
     width = BYTES[dtype]
+    copies = numel if copied is None else sum(local_numel(parameter, tp=tp, fsdp=fsdp) for parameter in copied)
     memory = Memory(
-        params_bytes=numel * (width + copy_bytes),
-        copies_bytes=numel * copy_bytes,
+        params_bytes=numel * width + copies * copy_bytes,
+        copies_bytes=copies * copy_bytes,
         grads_bytes=numel * (width if gradient_bytes is None else gradient_bytes),
         optimizer_bytes=OPTIMIZER_STATES[optimizer] * numel * width,
         capacity_bytes=capacity_bytes,

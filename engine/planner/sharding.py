@@ -54,7 +54,8 @@ class Sharding:
     stay whole until the last microbatch of a pipeline. `accumulates`: those of an earlier accumulation step are
     there. `replicates`: copies of the model sum their gradients too.
 
-    `whole`: there is no FSDP, because no other rank shares a weight. Nothing is gathered or sent, and gradients stand
+    `whole`: there is no FSDP, because no other rank shares a weight. Nothing is sent; `gathered_block_width_bytes` are
+    those of a block's copies, where they are made for each of its uses, else 0. Gradients stand
     at `summed_width_bytes` from the backward that makes them; `adds_up`: they are added to those of earlier ones.
     """
 

@@ -22,7 +22,7 @@ from engine.planner.kernels import Kernels, kernels_of
 from engine.planner.messages import weight_messages
 from engine.planner.recompute import Recompute
 from engine.planner.stage_seconds import Stages, StageSeconds
-from engine.planner.update import adding_bytes, copy_bytes
+from engine.planner.update import adding_bytes, copy_bytes, making_bytes
 from engine.shapes import ModelShape, flops_per_token
 
 # GPUs of one kind differ: 8 % from the slow to the fast ones of a cluster in matrix products (arXiv 2208.11035, five
@@ -156,11 +156,11 @@ class _Step:
             kernels,
             self.held.stack,
             gradient=self.gradient,
-            copy_bytes=copy_bytes(config) if self.sharding.whole else 0,
+            copy_bytes=copy_bytes(config) if self.sharding.whole and not self.held.makes_copies else 0,
             on_gpu=self.held.on_gpu,
         )
         weights, contention = self._weights(rank), self._contention(rank)
-        copies_s = self.slower * (self._adding_s(rank) if self.sharding.whole else steps * self._copies_s(rank))
+        copies_s = self.slower * (self._whole_s(rank) if self.sharding.whole else steps * self._copies_s(rank))
         compute_s = count * sum(stage.compute.total_s for stage in stages) + copies_s + update_s
         tensor_open_s = count * sum(sum(stage.tensor_open) for stage in stages)
         context_s = count * sum(sum(stage.context) for stage in stages)
@@ -222,10 +222,14 @@ class _Step:
             ways.replicas.contention(2 * summed_bytes / ways.shards.size, once_s(found.copies)),
         )
 
-    def _adding_s(self, rank: Rank) -> float:
-        """What adds gradients of several backwards up where there is no FSDP, in a whole step."""
-        moved = adding_bytes(self.held.config, backwards=self.steps * self.microbatches)
-        return self.ways.kernels.elementwise_s(rank.groups.total * moved)
+    def _whole_s(self, rank: Rank) -> float:
+        """Where there is no FSDP: adding up gradients of several backwards, and making copies, in a whole step."""
+        config, groups, backwards = self.held.config, rank.groups, self.steps * self.microbatches
+        moved = groups.total * adding_bytes(config, backwards=backwards)
+        if self.held.makes_copies:
+            blocks = groups.blocks * groups.block
+            moved += making_bytes(config, blocks=blocks, table=groups.embedding, backwards=backwards)
+        return self.ways.kernels.elementwise_s(moved)
 
     def _copies_s(self, rank: Rank) -> float:
         """FSDP's own copies in one accumulation step: around each gathering, and around the sum."""

@@ -27,6 +27,18 @@ def copy_bytes(config: Config) -> int:
     return BYTES[training.mixed_precision_param] if training.mixed_precision_param != training.dtype else 0
 
 
+def makes_copies(config: Config, mesh: Mesh, stack: Stack = TITAN) -> bool:
+    """Whether the copies of a block's weights, and of a table that is not the head's, are there for each use only."""
+    always = config.parallelism.fsdp_reshard_after_forward == "always"
+    return always and holds_whole(mesh, stack) and copy_bytes(config) > 0
+
+
+def making_bytes(config: Config, *, blocks: int, table: int, backwards: int) -> int:
+    """Moved to make such copies in a step: of the elements of all blocks before each forward and each backward."""
+    moved = BYTES[config.training.dtype] + copy_bytes(config)
+    return backwards * (2 * blocks + table) * moved
+
+
 def gradient_dtype(config: Config, *, adds_up: bool) -> Dtype:
     """In what a gradient of such a weight stands until the update: as backward made it, or as several were added up."""
     return config.training.mixed_precision_reduce if adds_up else config.training.mixed_precision_param

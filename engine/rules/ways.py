@@ -18,6 +18,7 @@ from engine.legal import divisors
 from engine.planner.held import GPU_ROOM
 from engine.planner.memory import Memory
 from engine.planner.plan import Plan
+from engine.planner.update import copy_bytes, holds_whole
 from engine.rules.degrees import CP, DEGREE_RULES, PP, REPLICATE, SHARD, TP
 from engine.rules.hardware import HARDWARE_RULES
 from engine.rules.mesh import MESH_RULES
@@ -237,8 +238,10 @@ def _loss_in_pieces(f: Facts) -> Iterator[Edit]:
 
 
 def _freed_weights(f: Facts) -> Iterator[Edit]:
-    """Weights that are freed after each forward, and gathered again in backward."""
+    """Weights that are freed after each forward, and gathered or, where none is sharded, copied again in backward."""
     reshard = f.config.parallelism.fsdp_reshard_after_forward
+    if holds_whole(f.plan.mesh) and copy_bytes(f.config) and reshard != "always":
+        yield {RESHARD: "always"}
     if f.plan.mesh.fsdp > 1 and (reshard == "never" or (reshard == "default" and f.pp > 1)):
         yield {RESHARD: "always"}
 

@@ -47,6 +47,7 @@ COPIES = {"cluster.gpus_per_node": 4, P + "data_parallel_replicate_degree": 2}
 ONE, TENSOR = {"cluster.gpus_per_node": 1}, {"cluster.gpus_per_node": 2, P + "tensor_parallel_degree": 2}
 STAGES = {**PIPELINE, "cluster.gpus_per_node": 2}
 FOUR_STEPS, SIXTEEN_BITS = {"training.global_batch_size": 4}, {"training.dtype": "bfloat16"}
+EACH_USE = {P + "fsdp_reshard_after_forward": "always"}
 SCHEDULE = P + "pipeline_parallel_schedule"
 # A backward in two parts computes nothing again.
 KEEPS = {AC: "none"}
@@ -144,6 +145,13 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "one GPU, tied weights": {**ONE, "model.flavor": "1B", AC: "full", **PIECES},
     "one GPU, tied weights, few tokens, four steps": {**SMALL, **ONE, "model.flavor": "1B", **FOUR_STEPS},
     "one GPU, rowwise float8": {**ONE, LOW + "enable": True, LOW + "recipe_name": "rowwise"},
+    "one GPU, copies for each use": {**ONE, **EACH_USE},
+    "one GPU, copies for each use, full recompute": {**ONE, **EACH_USE, AC: "full"},
+    "one GPU, copies for each use, few tokens": {**SMALL, **ONE, **EACH_USE},
+    "one GPU, copies for each use, few tokens, four steps": {**SMALL, **ONE, **EACH_USE, **FOUR_STEPS},
+    "one GPU, copies for each use, tied weights": {**SMALL, **ONE, **EACH_USE, "model.flavor": "1B"},
+    "tensor ranks alone, copies for each use": {**SMALL, **TENSOR, **EACH_USE},
+    "stages alone, copies for each use": {**STAGES, **EACH_USE},
     "tensor ranks alone": TENSOR,
     "tensor ranks alone, four steps": {**TENSOR, **FOUR_STEPS},
     "tensor ranks alone, few tokens": {**SMALL, **TENSOR},

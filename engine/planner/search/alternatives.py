@@ -33,6 +33,7 @@ from engine.planner.search.order import ranked
 from engine.planner.search.question import Alternative, Question
 from engine.planner.search.reasons import against_written, too_large, verdict
 from engine.planner.search.survey import Survey
+from engine.planner.update import copy_bytes, holds_whole
 
 # How the kinds of layouts are called, those that ask for least first.
 _KINDS: tuple[tuple[Kind, str], ...] = (
@@ -137,6 +138,10 @@ def _changes(question: Question, winner: Point) -> Iterator[_Change]:
     if mesh.tp > 1 and options.compiled and not options.float8:
         toggled = replace(options, async_tp=not options.async_tp)
         yield "no async TP" if options.async_tp else "async TP", ASYNC_TP, replace(winner, options=toggled)
+    if holds_whole(mesh) and copy_bytes(question.config):
+        keeps = options.reshard != "always"
+        name = "copies made for each use" if keeps else "copies kept"
+        yield name, RESHARD, replace(winner, options=replace(options, reshard="always" if keeps else "default"))
     if mesh.fsdp > 1:
         keeps = options.reshard == "never" or (options.reshard == "default" and mesh.pp > 1)
         name = "weights freed after forward" if keeps else "weights kept gathered until backward"

@@ -24,7 +24,7 @@ from engine.planner.schedule import V_SHAPED, takes_microbatches
 from engine.planner.search.layouts import Layout
 from engine.planner.search.options import LOCAL_BATCH, MICROBATCH, Options
 from engine.planner.timing import Time, speed_of, time_of
-from engine.planner.update import holds_whole
+from engine.planner.update import holds_whole, makes_copies
 from engine.shapes import ModelShape
 
 
@@ -116,6 +116,7 @@ class Ways:
             layout.mesh.tp,
             layout.mesh.fsdp,
             holds_whole(layout.mesh),
+            makes_copies(config, layout.mesh),
             layout.mesh.pp,
             layout.schedule,
             layout.layers_per_stage,
@@ -154,7 +155,8 @@ class Ways:
     def _ranks_of(self, layout: Layout, config: Config) -> tuple[Rank, ...]:
         mesh = layout.mesh
         turns = layout.schedule in V_SHAPED
-        key = (mesh.pp, mesh.tp, mesh.fsdp, holds_whole(mesh), layout.stages_a_rank, layout.layers_per_stage, turns)
+        held = holds_whole(mesh), makes_copies(config, mesh)
+        key = (mesh.pp, mesh.tp, mesh.fsdp, held, layout.stages_a_rank, layout.layers_per_stage, turns)
         if key not in self._ranks:
             self._ranks[key] = ranks_of(
                 config,

@@ -36,6 +36,22 @@ def test_a_switch_that_is_off_is_named(setting: Callable[..., Setting | None]) -
 @pytest.mark.parametrize(
     ("edits", "key", "state", "reason"),
     [
+        (
+            {"cluster.gpus_per_node": 1, "parallelism.fsdp_reshard_after_forward": "always"},
+            "parallelism.fsdp_reshard_after_forward",
+            "active",
+            "a block's copies to compute with are made for each of its passes",
+        ),
+        (
+            {
+                "cluster.gpus_per_node": 1,
+                "parallelism.fsdp_reshard_after_forward": "always",
+                "training.mixed_precision_param": "float32",
+            },
+            "parallelism.fsdp_reshard_after_forward",
+            "inactive",
+            "dp_shard=1: nothing is sharded",
+        ),
         ({}, "parallelism.data_parallel_shard_degree", "active", "FSDP over 8 ranks"),
         (
             {"parallelism.data_parallel_replicate_degree": 2},
