@@ -19,6 +19,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.bench.published import foundry, nvidia, own, simumax, speed, torchtitan, vtrain
+from tests.bench.published.as_run import plan_as_run
 from tests.bench.published.case import GIB, Case
 
 
@@ -64,7 +65,7 @@ def summary(errors: Sequence[Error]) -> Summary:
 def memory_error(case: Case) -> Error:
     """The fullest rank's bytes, reserved or allocated, whichever was measured."""
     assert case.memory_gib is not None, f"{case.id} states no memory"
-    memory = case.plan().memory
+    memory = plan_as_run(case).memory
     held = memory.reserved_bytes if case.memory_is == "reserved" else memory.peak_bytes
     assert held is not None, "a GPU has an allocator"
     return Error(id=case.id, measured=case.memory_gib, predicted=held / GIB, unit="GiB", note=case.note)
@@ -84,7 +85,7 @@ def torchtitan_memory(*, pipelined: bool) -> list[Error]:
 def speed_errors(cases: Sequence[Case]) -> list[Error]:
     """Tokens a second of one GPU of all rows that state them."""
     return [
-        Error(id=case.id, measured=speed.measured(case), predicted=speed.speed_of(case.plan()), unit="tok/s")
+        Error(id=case.id, measured=speed.measured(case), predicted=speed.speed_of(plan_as_run(case)), unit="tok/s")
         for case in speed.timed(cases)
     ]
 

@@ -17,8 +17,8 @@ from engine.planner.recompute import Recompute
 from engine.planner.stack import TITAN, TORCHTITAN, Stack
 from engine.shapes import shape_of
 from tests.bench.published import foundry, own
+from tests.bench.published.as_run import plan_as_run
 from tests.bench.published.case import Case
-from tests.engine.planner.as_run import plan_as_run
 
 FLOAT8 = "quantize.dense.float8.enable"
 NONE, SELECTIVE, FULL = Recompute(), Recompute(mode="selective"), Recompute(mode="full")

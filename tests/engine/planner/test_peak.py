@@ -18,8 +18,8 @@ from engine.keys import with_values
 from engine.planner.memory import Memory
 from engine.planner.peak import FIRST_BACKWARD
 from engine.planner.plan import Plan, plan
+from tests.bench.published.as_run import plan_as_run, plan_on_fsdp
 from tests.bench.published.own import held_out
-from tests.engine.planner.as_run import plan_as_run, plan_on_fsdp
 
 GIB = 1 << 30
 BENCH = Path(__file__).parents[2] / "bench"
