@@ -68,6 +68,9 @@ class Reports:
             self.pulse.at("report")
         loss_sum, grad_norm, bad = figures.read()
         self.settle(figures.step, bad)
+        if bad:
+            # It was found out before, and is what ends the run.
+            return
         self.meters.report()
         speed = self.meter.report(time.perf_counter())
         if self.profiler.is_over(figures.step):

@@ -60,3 +60,22 @@ def test_gradients_of_the_norm_are_those_of_plain_arithmetic(width: int) -> None
         assert theirs.grad is not None
         # bfloat16 has 8 bits: half a unit in the last place of the largest.
         assert (mine.grad - theirs.grad).norm() / theirs.grad.norm() < 4e-3
+
+
+def test_copies_that_are_made_for_each_use_give_the_same_gradients() -> None:
+    sizes = {"dim": 256, "n_heads": 4, "n_kv_heads": 2, "ffn_dim": 512}
+    shape = {f"model__shape__{key}": value for key, value in sizes.items()}
+    values = shape | {"cluster__gpu": "h200", "training__seq_len": 128, "training__mixed_precision_param": "bfloat16"}
+    device, found = torch.device("cuda", 0), []
+    for reshard in ("default", "always"):
+        config = tiny(**values, compile__enable=True, parallelism__fsdp_reshard_after_forward=reshard)
+        resolved = plan(config)
+        with process_group(device, world_size=1, deadline_s=60):
+            built = build(config, resolved, device)
+            batches = Rows(config, resolved, data_rank=0).batches(1) or []
+            forward_backward(built, batches, torch.tensor(64.0, device=device))
+            found.append([gradient.clone() for gradient in built.gradients])
+            assert built.whole is not None
+            sizes_bytes = [copy.untyped_storage().size() for copy in built.whole.copies.values()]
+            assert (0 in sizes_bytes) == (reshard == "always")
+    assert all(torch.equal(kept, made) for kept, made in zip(*found, strict=True))
