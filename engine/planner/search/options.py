@@ -16,6 +16,7 @@ from engine.planner.recompute import Mode
 from engine.planner.schedule import ZERO_BUBBLE
 from engine.planner.search.layouts import CP, LAYERS, PP, REPLICATE, SCHEDULE, SHARD, TP, Free, Layout
 from engine.planner.search.question import GOALS, Question
+from engine.planner.update import copy_bytes, holds_whole
 
 Reshard: TypeAlias = Literal["default", "always", "never"]
 
@@ -63,7 +64,7 @@ def all_options(question: Question, layout: Layout) -> Iterator[Options]:
         free.of(COMPILE, (True, False) if goal.compiles and not splits else (False,)),
         free.of(FLOAT8, (True, False) if goal.bold and has_float8(question.config, question.cluster) else (False,)),
         free.of(MODE, modes),
-        free.of(RESHARD, _reshards(layout, splits=splits)),
+        free.of(RESHARD, _reshards(question, layout, splits=splits)),
     ):
         for async_tp in free.of(ASYNC_TP, _async_tps(question, layout, compiled=compiled, float8=float8)):
             yield Options(mode=mode, reshard=reshard, float8=float8, compiled=compiled, async_tp=async_tp)
@@ -107,8 +108,13 @@ def has_float8(config: Config, cluster: Cluster) -> bool:
     return cluster.gpu.fp8_flops_per_s is not None and not config.quantize.dense.mx.enable
 
 
-def _reshards(layout: Layout, *, splits: bool) -> tuple[Reshard, ...]:
-    """`default` is `never` under a pipeline and `always` without one; the other of the two is a choice."""
+def _reshards(question: Question, layout: Layout, *, splits: bool) -> tuple[Reshard, ...]:
+    """`default` is `never` under a pipeline and `always` without one; the other of the two is a choice.
+
+    Where nothing is sharded, copies are kept unless they are to be made for each use.
+    """
+    if holds_whole(layout.mesh) and copy_bytes(question.config) and not splits:
+        return ("default", "always")
     if layout.mesh.fsdp == 1 or splits:
         return ("default",)
     return ("default", "always") if layout.mesh.pp > 1 else ("default", "never")

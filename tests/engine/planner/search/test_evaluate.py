@@ -15,13 +15,14 @@ from engine.planner.plan import plan
 from engine.planner.search import Question
 from engine.planner.search.evaluate import Ways
 from engine.planner.search.layouts import Layout
-from engine.planner.search.options import Options
+from engine.planner.search.options import Options, all_options
 from engine.shapes import shape_of
 
 WAYS = [
     (Layout(mesh=Mesh(pp=1, dp_replicate=2, dp_shard=2, cp=1, tp=2)), Options(mode="selective", compiled=True)),
     (Layout(mesh=Mesh(pp=1, dp_replicate=1, dp_shard=4, cp=2, tp=1)), Options(mode="full", float8=True)),
     (Layout(mesh=Mesh(pp=4, dp_replicate=1, dp_shard=2, cp=1, tp=1)), Options(reshard="always")),
+    (Layout(mesh=Mesh(pp=1, dp_replicate=1, dp_shard=1, cp=1, tp=8)), Options(reshard="always", compiled=True)),
     (
         Layout(
             mesh=Mesh(pp=2, dp_replicate=1, dp_shard=2, cp=1, tp=2),
@@ -47,6 +48,26 @@ def test_speed_and_memory_are_those_of_the_plan(ask: Callable[..., Question], la
         planned = plan(with_values(question.config, point.values()), question.cluster)
         needed = max(stage.memory.needed_bytes for stage in planned.stages)
         assert (point.tokens_per_s_per_gpu, point.needed_bytes) == (planned.tokens_per_s_per_gpu, needed)
+
+
+def test_copies_for_each_use_take_less_memory_and_more_time(ask: Callable[..., Question]) -> None:
+    question = ask(training__local_batch_size="auto")
+    ways = Ways(question.config, question.cluster, shape_of(question.config.model))
+    layout = Layout(mesh=Mesh(pp=1, dp_replicate=1, dp_shard=1, cp=1, tp=8))
+    kept, made = (ways.of(layout, Options(reshard=reshard)) for reshard in ("default", "always"))
+    batch = kept.batches[0]
+    # Two bytes of every block and of the table, over eight tensor ranks: it is fullest where no block computes.
+    saved = 2 * (32 * 218_112_000 + 525_336_576) // 8
+    assert kept.needed_bytes(batch) - made.needed_bytes(batch) == pytest.approx(saved, rel=0.01)
+    slow, fast = (way.point(batch, way.needed_bytes(batch), cluster=question.cluster) for way in (made, kept))
+    assert slow.tokens_per_s_per_gpu < fast.tokens_per_s_per_gpu
+
+
+def test_copies_are_made_for_each_use_where_there_are_any(ask: Callable[..., Question]) -> None:
+    one = Layout(mesh=Mesh(pp=1, dp_replicate=1, dp_shard=1, cp=1, tp=8))
+    assert {option.reshard for option in all_options(ask(), one)} == {"default", "always"}
+    same = ask(training__mixed_precision_param="float32")
+    assert {option.reshard for option in all_options(same, one)} == {"default"}
 
 
 @pytest.mark.parametrize(("plain", "whole"), [("1F1B", "GPipe"), ("Interleaved1F1B", "LoopedBFS")])
