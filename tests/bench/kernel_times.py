@@ -69,12 +69,48 @@ def kernels_of(trace: Path, *, steps: int, only_launched: bool = False) -> list[
     return sorted(kernels, key=lambda kernel: -kernel.ms)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """A time in which the GPU did nothing, and what it did before and after."""
+
+    ms: float
+    before: str
+    after: str
+
+
+def gaps_of(trace: Path, *, least_ms: float = 0.02) -> tuple[float, float, list[Gap]]:
+    """Milliseconds from the first kernel of a recording to the last, those of them that are idle, and the long gaps."""
+    with gzip.open(trace, "rt", encoding="utf-8") as file:
+        events = [event for event in json.load(file)["traceEvents"] if event.get("cat") in _ON_DEVICE]
+    events.sort(key=lambda event: event["ts"])
+    gaps: list[Gap] = []
+    idle_ms = 0.0
+    last = events[0] if events else None
+    for event in events[1:]:
+        assert last is not None, "there is a first one"
+        gap_ms = (event["ts"] - last["ts"] - last["dur"]) / 1000
+        idle_ms += max(0.0, gap_ms)
+        if gap_ms >= least_ms:
+            gaps.append(Gap(ms=gap_ms, before=last["name"], after=event["name"]))
+        last = max(last, event, key=lambda one: one["ts"] + one["dur"])
+    span_ms = 0.0 if last is None else (last["ts"] + last["dur"] - events[0]["ts"]) / 1000
+    return span_ms, idle_ms, sorted(gaps, key=lambda gap: -gap.ms)
+
+
 def by_kind(kernels: list[Kernel]) -> dict[str, float]:
     """Milliseconds of each kind a step, the dearest first, and their sum."""
     sums: dict[str, float] = defaultdict(float)
     for kernel in kernels:
         sums[kind_of_kernel(kernel.name)] += kernel.ms
     return dict(sorted(sums.items(), key=lambda item: -item[1])) | {"sum": sum(sums.values())}
+
+
+def table_of_gaps(trace: Path, top: int = 25) -> str:
+    """How much of a recording is idle, and its longest gaps, for people."""
+    span_ms, idle_ms, gaps = gaps_of(trace)
+    lines = [f"{idle_ms:.2f} of {span_ms:.2f} ms idle between the first kernel and the last; the longest:"]
+    lines += [f"{gap.ms:10.3f} ms  after {gap.before[:90]}\n{'':15}before {gap.after[:90]}" for gap in gaps[:top]]
+    return "\n".join(lines) + "\n"
 
 
 def table(kernels: list[Kernel], top: int = 40) -> str:

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from bench_holdout import promise
-from kernel_times import by_kind, kernels_of, table
+from kernel_times import by_kind, gaps_of, kernels_of, table, table_of_gaps
 from launched import GIB, Row, flags_of
 from peer_assets import assets
 from peer_config import config_file
@@ -177,8 +177,11 @@ def figures_of(
 def profiled(row: PeerRow, bench: Bench, side: Side, trace: Path, *, steps: int, only_launched: bool = False) -> Result:
     """Milliseconds of each kind of kernel a step; the table of kernels is kept as a file."""
     kernels = kernels_of(trace, steps=steps, only_launched=only_launched)
-    (bench.kept / f"{row.name}, {side}, kernels.txt").write_text(table(kernels), encoding="utf-8")
-    return {"kinds_ms": by_kind(kernels)}
+    (bench.kept / f"{row.name}, {side}, kernels.txt").write_text(
+        table(kernels) + "\n" + table_of_gaps(trace), encoding="utf-8"
+    )
+    span_ms, idle_ms, _ = gaps_of(trace)
+    return {"kinds_ms": by_kind(kernels), "idle_pct": 100 * idle_ms / span_ms if span_ms else None}
 
 
 def caches_of(row: PeerRow, bench: Bench, side: Side) -> Path:
