@@ -85,6 +85,19 @@ def say_kinds(results: list[Result]) -> None:
             print(f"  {kind:38}{theirs:12.2f}{ours:12.2f}{ours - theirs:12.2f}")
 
 
+def say_promises(results: list[Result]) -> None:
+    """What titan's planner said of each of its runs, and how far off that was."""
+    told = [result for result in results if result.get("promised") and "error" not in result]
+    if told:
+        print(f"\n{'planned, and how far off':36}{'tokens/s':>10}{'':9}{'GiB reserved':>14}")
+    for result in told:
+        promised = result["promised"]
+        speed, memory = promised["tokens_per_s_per_gpu"], promised["reserved_gib"]
+        speed_off = speed / result["tokens_per_s_per_gpu"] - 1
+        memory_off = memory / result["peak_reserved_gib"] - 1
+        print(f"  {result['row']:34}{speed:10,.0f}{speed_off:+8.1%}{memory:14.1f}{memory_off:+8.1%}")
+
+
 def main() -> None:
     """Runs the rows, writes what came out after each, and judges."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -126,6 +139,7 @@ def main() -> None:
             if options.output is not None:
                 keep(options.output, bench, picked, results, verdicts)
     say_kinds(results)
+    say_promises(results)
     told = [verdict for verdict in verdicts if verdict.words != "not run"]
     say_verdicts(told)
     if any(verdict.holds is False for verdict in told) or any(
