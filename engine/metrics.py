@@ -64,7 +64,7 @@ class Meter:
         self._since_s += seconds
 
     def report(self, now_s: float) -> Speed:
-        """The speed of the steps since the last report; the caller has waited for the last of them."""
+        """The speed of the steps since the last report; the last of them was over at `now_s`."""
         assert self._steps, "no step to report on"
         elapsed_s, steps = now_s - self._since_s, self._steps
         known = elapsed_s > 0 and self._total_steps > steps

@@ -55,8 +55,11 @@ class Reports:
         self.figures = Figures(step=step, tokens=tokens, loss=loss, norm=norm, bad=bad, counts_loss=counts)
 
     def write_what_arrived(self) -> None:
-        """Reports what can be without waiting: something went wrong, and the device may never get any further."""
-        if self.figures is not None and self.figures.have_arrived():
+        """Reports what can be without waiting: something went wrong, and the device may never get any further.
+
+        Not a bad step: it is what went wrong, or nobody looks for where it began, which takes all ranks.
+        """
+        if self.figures is not None and self.figures.have_arrived() and not self.figures.read()[2]:
             self.write()
 
     def write(self) -> None:
@@ -68,11 +71,8 @@ class Reports:
             self.pulse.at("report")
         loss_sum, grad_norm, bad = figures.read()
         self.settle(figures.step, bad)
-        if bad:
-            # It was found out before, and is what ends the run.
-            return
         self.meters.report()
-        speed = self.meter.report(time.perf_counter())
+        speed = self.meter.report(self.phases.ended_s())
         if self.profiler.is_over(figures.step):
             self.profiler.finish()
         self.recorder.write("memory", **memory_fields(self.built.device), cpu_pct=self.meters.processor.pct())

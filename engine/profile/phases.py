@@ -20,6 +20,7 @@ class Phases:
         self._marks: list[tuple[str, Any]] = []
         self._kept: list[tuple[str, Any]] | None = None
         self._spare: list[Any] = []
+        self._told: tuple[Any, float] | None = None
 
     def begin(self, name: str) -> None:
         """The first phase of a step begins, when the device comes to it."""
@@ -44,6 +45,20 @@ class Phases:
         """`{phase}_s` of the step that was kept; the caller has waited for it."""
         kept = self._kept or []
         return {f"{name}_s": self._between(mark, after) for (name, mark), (_, after) in pairwise(kept)}
+
+    def ended_s(self) -> float:
+        """When the step that was kept was over, in seconds of `time.perf_counter`; the caller has waited for it.
+
+        The host may be in the midst of the next step. Of a GPU's clock only differences are known: it is set by the
+        host's at the first call, which is to come as soon as that step is over.
+        """
+        assert self._kept, "no step is kept"
+        _, mark = self._kept[-1]
+        if not self._on_gpu:
+            return float(mark)
+        ended_s = time.perf_counter() if self._told is None else self._told[1] + self._between(self._told[0], mark)
+        self._told = mark, ended_s
+        return ended_s
 
     def _now(self) -> Any:
         if not self._on_gpu:

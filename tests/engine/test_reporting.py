@@ -31,15 +31,28 @@ class GoesOn(Training):
         return not saves and not (self.validation is not None and self.validates(done, status))
 
 
-def told(arguments: dict[str, Any], folder: str, *, goes_on: bool, bad_step: int | None = None) -> dict[str, Any]:
-    """Steps that a run told, what else it told between them, and how it ended; one gradient may be NaN."""
+def told(
+    arguments: dict[str, Any],
+    folder: str,
+    *,
+    goes_on: bool,
+    bad_step: int | None = None,
+    fails_at: int | None = None,
+) -> dict[str, Any]:
+    """Steps that a run told, what else it told between them, and how it ended.
+
+    One gradient may be NaN, and one step may raise before its own are there.
+    """
     config = tiny(**arguments)
     resolved = plan(config)
     before, calls = engine.training.forward_backward, iter(range(1, 100))
 
     def planting(built: Built, batches: Any, denominator: torch.Tensor) -> torch.Tensor:
+        call = next(calls)
+        if call == fails_at:
+            raise RuntimeError("this rank alone has no memory left")
         loss = before(built, batches, denominator)
-        if next(calls) == bad_step:
+        if call == bad_step:
             gradients_of(built)["norm.weight"].fill_(float("nan"))
         return loss
 
@@ -97,3 +110,27 @@ def test_a_bad_step_is_named_and_those_before_it_are_told(
     (found,) = gloo.run(1, told, **planted, folder=str(tmp_path / "goes_on"), goes_on=True)
     assert f"step {bad_step}: " in expected["message"]
     assert found == expected
+
+
+@pytest.mark.world
+def test_a_step_that_raises_is_what_ends_the_run_though_the_one_before_was_bad(gloo: GlooPool, tmp_path: Path) -> None:
+    # Where the bad one began is asked of all ranks, and only this one asks.
+    planted = {"arguments": layout(1, 1, 1), "bad_step": 3, "fails_at": 4}
+    (found,) = gloo.run(1, told, **planted, folder=str(tmp_path), goes_on=True)
+    assert found["message"] == "this rank alone has no memory left"
+    assert [step["step"] for step in found["steps"]] == [1, 2]
+
+
+def seconds(arguments: dict[str, Any], folder: str) -> list[tuple[float, float]]:
+    """Of every step of a run that goes on: how long it is said to have taken, and its phases together."""
+    told(arguments, folder, goes_on=True)
+    steps = [event for event in read_new(event_file(Path(folder), 0))[0] if event["kind"] == "step"]
+    return [(step["step_s"], sum(step["phases"].values())) for step in steps]
+
+
+@pytest.mark.world
+def test_a_step_takes_as_long_as_its_phases_whenever_it_is_reported(gloo: GlooPool, tmp_path: Path) -> None:
+    (found,) = gloo.run(1, seconds, arguments=layout(1, 1, 1), folder=str(tmp_path))
+    assert len(found) == 5
+    # A mark is a float64 count of seconds: differences of sums are off by less than a microsecond.
+    assert all(step_s >= phases_s - 1e-6 for step_s, phases_s in found)
