@@ -84,7 +84,13 @@ class TransposedBackward(torch.autograd.Function):
         return (gradient_RN @ weight_KN.t()).view(x.shape), gradient_NK, None
 
 
-def block(*, float8: bool, norm: Callable[[Norm, Tensor], Tensor] | None, transposed: bool) -> Block:
+def block(
+    *,
+    float8: bool,
+    norm: Callable[[Norm, Tensor], Tensor] | None,
+    transposed: bool,
+    own: dict[str, bool] | None,
+) -> Block:
     """A block in bfloat16 with random weights."""
     with DEVICE:
         made = Block(SHAPE).to(torch.bfloat16)
@@ -98,12 +104,19 @@ def block(*, float8: bool, norm: Callable[[Norm, Tensor], Tensor] | None, transp
             module.product = lambda x, weight, copy=weight_KN: TransposedBackward.apply(x, weight, copy)
         if norm is not None and isinstance(module, Norm):
             module.forward = MethodType(norm, module)  # type: ignore[method-assign]
+    if own is not None:
+        from float8_candidate import Own, use
+
+        use(made, Own(**own))
     return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """A way to compile a block: `inductor` are settings of the compiler, `budget` is the share of memory it keeps."""
+    """A way to compile a block: `inductor` are settings of the compiler, `budget` is the share of memory it keeps.
+
+    `own` says which kernels of float8_candidate.py are used, and that its functions are.
+    """
 
     float8: bool = False
     norm: Callable[[Norm, Tensor], Tensor] | None = None
@@ -111,10 +124,12 @@ class Variant:
     inductor: dict[str, Any] = field(default_factory=dict)
     budget: float = 1.0
     transposed: bool = False
+    own: dict[str, bool] | None = None
 
 
 TUNED = {"coordinate_descent_tuning": True}
 POINTWISE = {"max_autotune_pointwise": True}
+PLAIN = {"swiglu": False, "casts": False, "largest": False}
 VARIANTS = {
     "bf16": Variant(),
     "bf16, torch's norm": Variant(norm=by_torch),
@@ -131,6 +146,11 @@ VARIANTS = {
     "float8, combined": Variant(float8=True, inductor={"combo_kernels": True}),
     "float8, selective": Variant(float8=True, again=_cheap_again),
     **{f"float8, budget {budget}": Variant(float8=True, budget=budget) for budget in (0.8, 0.6, 0.4)},
+    "float8, own functions": Variant(own=PLAIN),
+    "float8, own swiglu": Variant(own=PLAIN | {"swiglu": True}),
+    "float8, own swiglu and casts": Variant(own=PLAIN | {"swiglu": True, "casts": True}),
+    "float8, own casts": Variant(own={}),
+    "float8, own casts, weights kept": Variant(own={"keep": True}),
 }
 
 
@@ -139,7 +159,7 @@ def measure(name: str, batch: int) -> dict[str, Any]:
     variant = VARIANTS[name]
     torch._dynamo.reset()
     torch.manual_seed(0)
-    made = block(float8=variant.float8, norm=variant.norm, transposed=variant.transposed)
+    made = block(float8=variant.float8, norm=variant.norm, transposed=variant.transposed, own=variant.own)
     if variant.again is not None:
         made.forward = MethodType(variant.again, made)  # type: ignore[method-assign]
     cos, sin = table(SHAPE, 8192, DEVICE)

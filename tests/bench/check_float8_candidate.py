@@ -1,0 +1,285 @@
+"""Whether `float8_candidate.py` computes what torchao does, and on a GPU how fast each of its kernels is.
+
+`python tests/bench/check_float8_candidate.py` checks the functions in plain operations against torchao to the bit, and
+the kernels: compiled where there is a GPU, else in Triton's interpreter. `--time` adds each kernel's time at the
+widths of Llama 3 8B and 8,192 tokens, for several ways to cut its work. Ends with 1 where anything differs too much.
+"""
+
+# ruff: noqa: E402 - what Triton does is chosen before it is imported
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+if not torch.cuda.is_available():
+    # Before Triton is imported: it chooses for a whole process.
+    os.environ["TRITON_INTERPRET"] = "1"
+sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+
+import float8_candidate_kernels as kernels
+import triton.language as tl
+from float8_candidate import E4M3, E5M2, Own, cast, feed_forward, products, scale_of
+from torch import Tensor
+from torch.nn.functional import silu
+
+from engine.parallel.quantize import _float8_product
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+PLAIN, KERNELS = Own(swiglu=False, casts=False, largest=False), Own()
+SHAPES = [(16, 16), (64, 128), (80, 272), (1040, 144)] + ([(8192, 4096)] if DEVICE.type == "cuda" else [])
+# Values of float8 that may differ from plain operations where e^x is computed in another way: float32 is apart by
+# units in its last place, and one in thousands then falls on the other side of a rounding to bfloat16.
+DIFFER = 2e-3
+
+
+def random(*shape: int, by: float = 1.0, seed: int = 0) -> Tensor:
+    """Normal values in bfloat16, the same on every device."""
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return (by * torch.randn(*shape, generator=generator)).bfloat16().to(DEVICE)
+
+
+def bits(x: Tensor) -> Tensor:
+    """What is stored, as integers."""
+    return x.detach().contiguous().view(torch.uint8 if x.itemsize == 1 else torch.int16)
+
+
+def differ(mine: Tensor, theirs: Tensor) -> float:
+    """The share of values that are not the same to the bit; those of float8 are at most one step apart."""
+    assert mine.shape == theirs.shape, f"{tuple(mine.shape)} is not {tuple(theirs.shape)}"
+    assert mine.dtype == theirs.dtype, f"{mine.dtype} is not {theirs.dtype}"
+    apart = (bits(mine).int() - bits(theirs).int()).abs()
+    # Around 0 the signs part.
+    assert mine.itemsize > 1 or apart[bits(theirs).int() & 0x7F > 0].max() <= 1, "more than a step of float8 apart"
+    return float((apart > 0).float().mean())
+
+
+def round_as_torch_does() -> None:
+    """Gives Triton's interpreter conversions that round: its own (3.6) cut bfloat16 off and carry nothing in float8."""
+    from triton.runtime import interpreter
+
+    types = {
+        tl.float32: torch.float32,
+        tl.bfloat16: torch.bfloat16,
+        tl.float16: torch.float16,
+        tl.float8e4nv: E4M3,
+        tl.float8e5: E5M2,
+    }
+
+    def converted(array: np.ndarray, source: Any, target: Any, rounding_mode: object) -> np.ndarray:  # noqa: ARG001
+        x = torch.from_numpy(np.array(array, ndmin=1)).view(types[source]).float()
+        if target.primitive_bitwidth == 8:
+            x = x.clamp(-torch.finfo(types[target]).max, torch.finfo(types[target]).max)
+        as_integers = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}[target.primitive_bitwidth]
+        return x.to(types[target]).view(as_integers).numpy().reshape(array.shape)
+
+    interpreter._convert_float = converted
+
+
+# ── kernels ──
+
+
+def checked_casts() -> Iterator[tuple[str, float, float]]:
+    """Name, share that differs and share that may."""
+    for shape in SHAPES:
+        for dtype in (E4M3, E5M2):
+            x = random(*shape, by=3.0)
+            scale = scale_of(x.abs().amax(), dtype)
+            expected = cast(x, scale, dtype)
+            row, column = kernels.cast_both(x, scale, dtype)
+            yield f"cast {shape} {dtype}", differ(row, expected), 0.0
+            yield f"cast {shape} {dtype}, transposed", differ(column, expected.t()), 0.0
+            yield (
+                f"cast {shape} {dtype}, only that",
+                differ(kernels.cast_transposed(x, scale, dtype), expected.t()),
+                0.0,
+            )
+        # Twice the scale that fits: half of the range is too large.
+        yield (
+            f"cast {shape}, too large",
+            differ(kernels.cast_both(x, scale * 4, E5M2)[1], cast(x, scale * 4, E5M2).t()),
+            0,
+        )
+        yield f"largest {shape}", differ(kernels.largest(x).amax(), x.abs().amax()), 0.0
+
+
+def checked_swiglu() -> Iterator[tuple[str, float, float]]:
+    """The same for SwiGLU, forward and backward."""
+    for shape in SHAPES:
+        gate, up, gradient = random(*shape, by=2.0), random(*shape, seed=1), random(*shape, by=1e-3, seed=2)
+        wide, h = gate.float(), (silu(gate.float()) * up.float()).bfloat16()
+        sigmoid = wide.sigmoid()
+        d_up = (gradient.float() * (wide * sigmoid)).bfloat16()
+        d_gate = (gradient.float() * up.float() * (sigmoid * (1.0 + wide * (1.0 - sigmoid)))).bfloat16()
+        h_scale, gate_scale, up_scale = (
+            scale_of(x.abs().amax(), dtype) for x, dtype in ((h, E4M3), (d_gate, E5M2), (d_up, E5M2))
+        )
+        yield f"swiglu largest {shape}", differ(kernels.swiglu_largest(gate, up).amax(), h.abs().amax()), 0.0
+        cast_h = kernels.swiglu_cast(gate, up, h_scale, E4M3)
+        yield f"swiglu cast {shape}", differ(cast_h, cast(h, h_scale, E4M3)), DIFFER
+        largest = kernels.swiglu_gradients_largest(gradient, gate, up)
+        for name, mine, theirs in zip(("gate", "up"), largest, (d_gate, d_up), strict=True):
+            yield f"largest gradient of {name} {shape}", differ(mine.amax(), theirs.abs().amax()), 0.0
+        found = kernels.swiglu_gradients_cast(gradient, gate, up, gate_scale, up_scale, h_scale, E5M2, E4M3)
+        d_gate8, d_up8, h8 = cast(d_gate, gate_scale, E5M2), cast(d_up, up_scale, E5M2), cast(h, h_scale, E4M3)
+        expected = (d_gate8, d_gate8.t(), d_up8, d_up8.t(), h8.t())
+        for name, mine, theirs in zip(
+            ("gate", "gate, transposed", "up", "up, transposed", "h"), found, expected, strict=True
+        ):
+            yield f"cast gradient of {name} {shape}", differ(mine, theirs), DIFFER
+
+
+def checked_not_finite() -> Iterator[tuple[str, float, float]]:
+    """NaN and infinity reach scales as they do in torch."""
+    for value in (float("nan"), float("inf"), float("-inf")):
+        x, gradient, one = (
+            random(64, 64),
+            random(64, 64, seed=1),
+            torch.ones(64, 64, dtype=torch.bfloat16, device=DEVICE),
+        )
+        x[5, 7] = value
+        found = [
+            kernels.largest(x),
+            kernels.swiglu_largest(one, x),
+            *kernels.swiglu_gradients_largest(gradient, one, x),
+        ]
+        expected = [value, value, value, 0.0]
+        for mine, theirs in zip(found[:3], expected[:3], strict=True):
+            same = torch.equal(mine.amax().float().cpu().nan_to_num(), torch.tensor(abs(theirs)).nan_to_num())
+            yield f"largest beside {value}", float(not same), 0.0
+
+
+# ── functions ──
+
+
+def results(of: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], seed: int) -> list[Tensor]:
+    """Outputs and then gradients of all inputs."""
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    outs = of(*leaves)
+    gradients = [random(*out.shape, by=1e-3, seed=seed + at) for at, out in enumerate(outs)]
+    torch.autograd.backward(outs, gradients)
+    return [*outs, *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+
+def checked_functions(own: Own, differs: float) -> Iterator[tuple[str, float, float]]:
+    """Layers with one input and the feed-forward against torchao's products; on a CPU these are emulated."""
+    product = _float8_product("tensorwise", DEVICE.type == "cpu")
+    x = random(2, 48, 64)
+    weights = [random(n, 64, by=0.1, seed=n) for n in (64, 32, 32)]
+    mine = results(lambda x, *w: products(x, w, own, normed=True), (x, *weights), 10)
+    theirs = results(lambda x, *w: [product(x, one) for one in w], (x, *weights), 10)
+    for at, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+        yield f"{own} layers side by side, {at}", differ(one, other), 0.0
+    w1, w3, w2 = random(176, 64, by=0.1), random(176, 64, by=0.1, seed=3), random(64, 176, by=0.1, seed=4)
+
+    def theirs_through(x: Tensor, w1: Tensor, w3: Tensor, w2: Tensor) -> list[Tensor]:
+        # One rounding to bfloat16, forward and back.
+        gate, up = product(x, w1), product(x, w3)
+        return [product((silu(gate.float()) * up.float()).bfloat16(), w2)]
+
+    mine = results(lambda *given: [feed_forward(*given, own)], (x, w1, w3, w2), 20)
+    theirs = results(theirs_through, (x, w1, w3, w2), 20)
+    for at, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+        yield f"{own} feed-forward, {at}", differ(one, other), differs
+        apart = (one.float() - other.float()).norm() / other.float().norm()
+        yield f"{own} feed-forward, {at}: norm of what differs", float(apart.detach()), differs
+
+
+# ── time ──
+
+
+def milliseconds(call: Callable[[], Any]) -> float:
+    """The median of 20, one behind the other, of more than the cache holds."""
+    for _ in range(3):
+        call()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(21)]
+    for mark in marks:
+        mark.record()
+        call()
+    torch.cuda.synchronize()
+    return sorted(one.elapsed_time(two) for one, two in pairwise(marks))[10]
+
+
+def told(name: str, how: object, call: Callable[[], Any], moved: int) -> None:
+    """One line: time, and bytes a second."""
+    try:
+        ms = milliseconds(call)
+    except Exception as failed:  # noqa: BLE001 - another way may work
+        print(f"{name:22} {how}: {type(failed).__name__}: {str(failed)[:200]}", flush=True)
+    else:
+        print(f"{name:22} {how!s:60} {ms:7.4f} ms {moved / ms / 1e9:6.2f} TB/s", flush=True)
+
+
+def timed() -> None:
+    """Every kernel, cut in several ways."""
+    rows, hidden, dim = 8192, 14336, 4096
+    gate, up, gradient, x = (random(rows, width, seed=width) for width in (hidden, hidden, hidden, dim))
+    weight, one = random(hidden, dim), torch.ones((), device=DEVICE)
+    n = gate.numel()
+    usual = dict(kernels.TILES), dict(kernels.STRETCHES)
+    for pairs, columns, warps in ((32, 128, 8), (32, 64, 4), (16, 128, 4), (32, 128, 4), (64, 64, 8), (64, 128, 8)):
+        tile = kernels.Tile(pairs, columns, warps)
+        kernels.TILES.update(cast=tile, gradients=tile)
+        told("cast both, input", tile, lambda: kernels.cast_both(x, one, E4M3), 4 * x.numel())
+        told("cast transposed, weight", tile, lambda: kernels.cast_transposed(weight, one, E4M3), 3 * weight.numel())
+        call = (gradient, gate, up, one, one, one, E5M2, E4M3)
+        told("gradients cast", tile, lambda given=call: kernels.swiglu_gradients_cast(*given), 11 * n)
+    for elements, warps, programs in (
+        (2048, 4, 8),
+        (2048, 4, 16),
+        (4096, 8, 4),
+        (1024, 4, 10),
+        (4096, 4, 6),
+        (1024, 4, 32),
+    ):
+        stretch = kernels.Stretch(elements, warps, programs)
+        kernels.STRETCHES.update(dict.fromkeys(kernels.STRETCHES, stretch))
+        told("largest, weight", stretch, lambda: kernels.largest(weight), 2 * weight.numel())
+        told("swiglu largest", stretch, lambda: kernels.swiglu_largest(gate, up), 4 * n)
+        told("swiglu cast", stretch, lambda: kernels.swiglu_cast(gate, up, one, E4M3), 5 * n)
+        told("gradients largest", stretch, lambda: kernels.swiglu_gradients_largest(gradient, gate, up), 6 * n)
+    kernels.TILES.update(usual[0])
+    kernels.STRETCHES.update(usual[1])
+
+
+def main() -> int:
+    """Checks, and times where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--time", action="store_true")
+    options = parser.parse_args()
+    wrong = count = 0
+    if DEVICE.type == "cpu":
+        round_as_torch_does()
+    suites = {
+        "casts": checked_casts,
+        "swiglu": checked_swiglu,
+        "not finite": checked_not_finite,
+        "plain functions": lambda: checked_functions(PLAIN, 0.0),
+        "functions": lambda: checked_functions(KERNELS, 0.02),
+    }
+    for title, suite in suites.items():
+        try:
+            for name, differs, may in suite():
+                count += 1
+                wrong += differs > may
+                if differs > 0:
+                    print(f"{'WRONG' if differs > may else 'ok   '} {name}: {differs:.2e} of {may:.0e}", flush=True)
+        except Exception as failed:  # noqa: BLE001 - the next suite says more
+            wrong += 1
+            print(f"WRONG {title}: {type(failed).__name__}: {str(failed)[:1500]}", flush=True)
+    print(f"{count} checked on {DEVICE.type}, {wrong} wrong", flush=True)
+    if options.time:
+        timed()
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,445 @@
+"""Triton kernels of `float8_candidate.py`, each as an operator that a compiled graph takes as it is.
+
+Knows casts to float8 in tiles, of which both orders of memory are written in one pass, and SwiGLU forward and backward
+around them. Does not know products, nor how a scale follows from a largest element.
+R rows (tokens), C columns of any matrix, F hidden width of the feed-forward, P programs.
+
+Arithmetic is float32, and what torchao would find in bfloat16 (h and the gradients of gate and up) is rounded to
+bfloat16 before it is scaled. Nothing is rounded in between, as in what the compiler writes: eager torch rounds
+silu(gate) and its gradient as well.
+"""
+
+# ruff: noqa: RET505 - Triton compiles only the branch that is taken, where there is an `else`
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# Triton's interpreter takes no assembly.
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+
+_TYPES = {torch.float8_e4m3fn: tl.float8e4nv, torch.float8_e5m2: tl.float8e5}
+
+
+class Tile(NamedTuple):
+    """Pairs of rows, and columns, of what a program holds, and its warps of 32 threads."""
+
+    pairs: int
+    columns: int
+    warps: int
+
+
+class Stretch(NamedTuple):
+    """Elements that a program takes at once, its warps, and for how many programs a multiprocessor has room."""
+
+    elements: int
+    warps: int
+    programs: int = 8
+
+
+TILES = {"cast": Tile(32, 128, 8), "gradients": Tile(32, 128, 8)}
+STRETCHES = {
+    "largest": Stretch(4096, 4),
+    "swiglu_largest": Stretch(2048, 4),
+    "gradients_largest": Stretch(2048, 4),
+    "swiglu_cast": Stretch(2048, 4),
+}
+
+
+# ── pieces of kernels ──
+
+
+@triton.jit
+def _wide(x):  # type: ignore[no-untyped-def]
+    """bfloat16 to float32, one instruction an element."""
+    if INTERPRETED:
+        return x.to(tl.float32)
+    else:
+        return tl.inline_asm_elementwise(
+            "{ shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000; }",
+            "=r,=r,r",
+            [x],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=2,
+        )
+
+
+@triton.jit
+def _sigmoid(x):  # type: ignore[no-untyped-def]
+    """1 / (1 + e^-x), to 2 units in the last place: a plain division scales its operands first."""
+    one_more = 1.0 + tl.exp2(x * -1.4426950408889634)
+    if INTERPRETED:
+        return 1.0 / one_more
+    else:
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=r,r", [one_more], dtype=tl.float32, is_pure=True, pack=1
+        )
+
+
+@triton.jit
+def _to_bfloat16(x):  # type: ignore[no-untyped-def]
+    """float32 rounded to bfloat16, as float32: two conversions at once."""
+    if INTERPRETED:
+        return x.to(tl.bfloat16).to(tl.float32)
+    else:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 both; cvt.rn.bf16x2.f32 both, $3, $2; shl.b32 $0, both, 16; and.b32 $1, both, 0xffff0000; }",
+            "=r,=r,r,r",
+            [x],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=2,
+        )
+
+
+@triton.jit
+def _pair(even, odd, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Two float32 rounded to float8, side by side in 16 bits, `even` first; too large becomes the largest number."""
+    if INTERPRETED:
+        low, high = (one.to(dtype).to(tl.uint8, bitcast=True).to(tl.int16) for one in (even, odd))
+        return low | (high << 8)
+    else:
+        kind: tl.constexpr = "e4m3x2" if dtype == tl.float8e4nv else "e5m2x2"
+        return tl.inline_asm_elementwise(
+            "{ .reg .b16 low, high; cvt.rn.satfinite." + kind + ".f32 low, $3, $1;"
+            " cvt.rn.satfinite." + kind + ".f32 high, $4, $2; mov.b32 $0, {low, high}; }",
+            "=r,r,r,r,r",
+            [even, odd],
+            dtype=tl.int16,
+            is_pure=True,
+            pack=2,
+        )
+
+
+@triton.jit
+def _store_turned(out_CP, places, even, odd, inside, dtype: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Writes two rows' scaled values in the other order of memory, as pairs.
+
+    Shared memory turns pieces of 16 bits as they are read, and single bytes only one by one.
+    """
+    tl.store(out_CP + places, tl.trans(_pair(even, odd, dtype)), inside)
+
+
+@triton.jit
+def _larger(largest, x):  # type: ignore[no-untyped-def]
+    """The larger of a magnitude and that of x; NaN where either is."""
+    return tl.maximum(largest, tl.abs(x), propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _largest_of(magnitudes):  # type: ignore[no-untyped-def]
+    """The largest of float32 that are not negative; as integers, among which NaN is the largest."""
+    return tl.max(magnitudes.to(tl.int32, bitcast=True), 0).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _gradients(gradient, gate, up):  # type: ignore[no-untyped-def]
+    """silu(gate) x up and the gradients of gate and up, in the order of torch's silu_backward; float32."""
+    sigmoid = _sigmoid(gate)
+    silu = gate * sigmoid
+    return silu * up, (gradient * up) * (sigmoid * (1.0 + gate * (1.0 - sigmoid))), gradient * silu
+
+
+@triton.jit
+def _tile(pairs, columns, TILE_P: tl.constexpr, TILE_C: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Places of the even rows of this program's tile, of pairs in the other order of memory, and what is inside.
+
+    Eight tiles below each other, then their neighbours to the right: so lines of the cache fill up in both orders.
+    """
+    BESIDE: tl.constexpr = 8
+    tiles_p, tiles_c = tl.cdiv(pairs, TILE_P), tl.cdiv(columns, TILE_C)
+    first = tl.program_id(0) // (BESIDE * tiles_c) * BESIDE
+    high = tl.minimum(tiles_p - first, BESIDE)
+    inner = tl.program_id(0) % (BESIDE * tiles_c)
+    # Offsets in 64 bits: long sequences of wide models have more than 2^31 elements.
+    pair = (first + inner % high).to(tl.int64) * TILE_P + tl.arange(0, TILE_P)
+    column = (inner // high).to(tl.int64) * TILE_C + tl.arange(0, TILE_C)
+    at = pair[:, None] * (2 * columns) + column[None, :]
+    turned = column[:, None] * pairs + pair[None, :]
+    inside = (pair < pairs)[:, None] & (column < columns)[None, :]
+    inside_turned = (column < columns)[:, None] & (pair < pairs)[None, :]
+    return at, turned, inside, inside_turned
+
+
+# ── kernels ──
+
+
+@triton.jit
+def _cast_kernel(  # type: ignore[no-untyped-def]
+    x_RC,
+    scale,
+    out_RC,
+    out_CP,
+    pairs,
+    columns,
+    DTYPE: tl.constexpr,
+    BOTH: tl.constexpr,
+    TILE_P: tl.constexpr,
+    TILE_C: tl.constexpr,
+):
+    at, turned, inside, inside_turned = _tile(pairs, columns, TILE_P, TILE_C)
+    by = tl.load(scale)
+    even, odd = tl.load(x_RC + at, inside), tl.load(x_RC + at + columns, inside)
+    even, odd = _wide(even) * by, _wide(odd) * by
+    if BOTH:
+        tl.store(out_RC + at, even.to(DTYPE), inside)
+        tl.store(out_RC + at + columns, odd.to(DTYPE), inside)
+    _store_turned(out_CP, turned, even, odd, inside_turned, DTYPE)
+
+
+@triton.jit
+def _gradients_cast_kernel(  # type: ignore[no-untyped-def]
+    gradient_RF,
+    gate_RF,
+    up_RF,
+    gate_scale,
+    up_scale,
+    h_scale,
+    gate8_RF,
+    gate8_FP,
+    up8_RF,
+    up8_FP,
+    h8_FP,
+    pairs,
+    columns,
+    DTYPE: tl.constexpr,
+    H_DTYPE: tl.constexpr,
+    TILE_P: tl.constexpr,
+    TILE_C: tl.constexpr,
+):
+    at, turned, inside, inside_turned = _tile(pairs, columns, TILE_P, TILE_C)
+    after = at + columns
+    gate, gate_odd = tl.load(gate_RF + at, inside), tl.load(gate_RF + after, inside)
+    up, up_odd = tl.load(up_RF + at, inside), tl.load(up_RF + after, inside)
+    gradient, gradient_odd = tl.load(gradient_RF + at, inside), tl.load(gradient_RF + after, inside)
+    by_h, by_up, by_gate = tl.load(h_scale), tl.load(up_scale), tl.load(gate_scale)
+    h, d_gate, d_up = _gradients(_wide(gradient), _wide(gate), _wide(up))
+    h_odd, d_gate_odd, d_up_odd = _gradients(_wide(gradient_odd), _wide(gate_odd), _wide(up_odd))
+    h, h_odd = _to_bfloat16(h) * by_h, _to_bfloat16(h_odd) * by_h
+    d_up, d_up_odd = _to_bfloat16(d_up) * by_up, _to_bfloat16(d_up_odd) * by_up
+    d_gate, d_gate_odd = _to_bfloat16(d_gate) * by_gate, _to_bfloat16(d_gate_odd) * by_gate
+    tl.store(up8_RF + at, d_up.to(DTYPE), inside)
+    tl.store(up8_RF + after, d_up_odd.to(DTYPE), inside)
+    tl.store(gate8_RF + at, d_gate.to(DTYPE), inside)
+    tl.store(gate8_RF + after, d_gate_odd.to(DTYPE), inside)
+    _store_turned(h8_FP, turned, h, h_odd, inside_turned, H_DTYPE)
+    _store_turned(up8_FP, turned, d_up, d_up_odd, inside_turned, DTYPE)
+    _store_turned(gate8_FP, turned, d_gate, d_gate_odd, inside_turned, DTYPE)
+
+
+@triton.jit
+def _swiglu_cast_kernel(gate_N, up_N, scale, out_N, numel, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    gate, up = _wide(tl.load(gate_N + at, at < numel)), _wide(tl.load(up_N + at, at < numel))
+    h = _to_bfloat16(gate * _sigmoid(gate) * up) * tl.load(scale)
+    tl.store(out_N + at, h.to(out_N.dtype.element_ty), at < numel)
+
+
+@triton.jit
+def _largest_kernel(x_N, largest_P, numel, BLOCK: tl.constexpr, TURNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    largest = tl.zeros((BLOCK,), tl.float32)
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    for _ in tl.range(TURNS):
+        largest = _larger(largest, _wide(tl.load(x_N + at, at < numel, 0.0)))
+        at += tl.num_programs(0) * BLOCK
+    tl.store(largest_P + tl.program_id(0), _largest_of(largest).to(tl.bfloat16))
+
+
+@triton.jit
+def _swiglu_largest_kernel(  # type: ignore[no-untyped-def]
+    gate_N, up_N, largest_P, numel, BLOCK: tl.constexpr, TURNS: tl.constexpr
+):
+    largest = tl.zeros((BLOCK,), tl.float32)
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    for _ in tl.range(TURNS):
+        gate, up = _wide(tl.load(gate_N + at, at < numel, 0.0)), _wide(tl.load(up_N + at, at < numel, 0.0))
+        largest = _larger(largest, gate * _sigmoid(gate) * up)
+        at += tl.num_programs(0) * BLOCK
+    tl.store(largest_P + tl.program_id(0), _largest_of(largest).to(tl.bfloat16))
+
+
+@triton.jit
+def _gradients_largest_kernel(  # type: ignore[no-untyped-def]
+    gradient_N, gate_N, up_N, gate_P, up_P, numel, BLOCK: tl.constexpr, TURNS: tl.constexpr
+):
+    largest_gate, largest_up = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    for _ in tl.range(TURNS):
+        inside = at < numel
+        gate, up = _wide(tl.load(gate_N + at, inside, 0.0)), _wide(tl.load(up_N + at, inside, 0.0))
+        _, d_gate, d_up = _gradients(_wide(tl.load(gradient_N + at, inside, 0.0)), gate, up)
+        largest_gate, largest_up = _larger(largest_gate, d_gate), _larger(largest_up, d_up)
+        at += tl.num_programs(0) * BLOCK
+    tl.store(gate_P + tl.program_id(0), _largest_of(largest_gate).to(tl.bfloat16))
+    tl.store(up_P + tl.program_id(0), _largest_of(largest_up).to(tl.bfloat16))
+
+
+# ── operators ──
+
+
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def _contiguous(*tensors: Tensor) -> None:
+    assert all(one.is_contiguous() for one in tensors), "elements are not one after the other"
+
+
+def _launch_tiles(kernel: Any, tile: Tile, tensors: tuple[Any, ...], rows: int, columns: int, **how: Any) -> None:
+    assert rows % 2 == 0, "rows do not come in pairs"
+    pairs = rows // 2
+    grid = (-(-pairs // tile.pairs) * -(-columns // tile.columns),)
+    kernel[grid](*tensors, pairs, columns, TILE_P=tile.pairs, TILE_C=tile.columns, num_warps=tile.warps, **how)
+
+
+def _launch_largest(kernel: Any, stretch: Stretch, given: tuple[Tensor, ...], results: int) -> list[Tensor]:
+    """Each program's largest magnitudes, rounded to bfloat16, which keeps their order: (P,)."""
+    _contiguous(*given)
+    numel, device = given[0].numel(), given[0].device
+    blocks = -(-numel // stretch.elements)
+    programs = min(blocks, stretch.programs * _processors(device))
+    largest = [torch.empty(programs, dtype=torch.bfloat16, device=device) for _ in range(results)]
+    turns = -(-blocks // programs)
+    kernel[(programs,)](*given, *largest, numel, BLOCK=stretch.elements, TURNS=turns, num_warps=stretch.warps)
+    return largest
+
+
+def _programs(x: Tensor, name: str) -> int:
+    stretch = STRETCHES[name]
+    return min(-(-x.numel() // stretch.elements), stretch.programs * _processors(x.device))
+
+
+@torch.library.custom_op("titan_bench::cast_both", mutates_args=())
+def cast_both(x_RC: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """x times scale in float8, as (R, C) and as (C, R), each in one piece."""
+    _contiguous(x_RC)
+    out_RC, out_CR = torch.empty_like(x_RC, dtype=dtype), x_RC.new_empty(x_RC.shape[::-1], dtype=dtype)
+    tensors = (x_RC, scale, out_RC, out_CR.view(torch.int16))
+    _launch_tiles(_cast_kernel, TILES["cast"], tensors, *x_RC.shape, DTYPE=_TYPES[dtype], BOTH=True)
+    return out_RC, out_CR
+
+
+@cast_both.register_fake
+def _(x_RC: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    return x_RC.new_empty(x_RC.shape, dtype=dtype), x_RC.new_empty(x_RC.shape[::-1], dtype=dtype)
+
+
+@torch.library.custom_op("titan_bench::cast_transposed", mutates_args=())
+def cast_transposed(x_RC: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """x times scale in float8, as (C, R) in one piece."""
+    _contiguous(x_RC)
+    out_CR = x_RC.new_empty(x_RC.shape[::-1], dtype=dtype)
+    tensors = (x_RC, scale, None, out_CR.view(torch.int16))
+    _launch_tiles(_cast_kernel, TILES["cast"], tensors, *x_RC.shape, DTYPE=_TYPES[dtype], BOTH=False)
+    return out_CR
+
+
+@cast_transposed.register_fake
+def _(x_RC: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:  # noqa: ARG001
+    return x_RC.new_empty(x_RC.shape[::-1], dtype=dtype)
+
+
+@torch.library.custom_op("titan_bench::largest", mutates_args=())
+def largest(x: Tensor) -> Tensor:
+    """Largest magnitudes of pieces of x: (P,)."""
+    return _launch_largest(_largest_kernel, STRETCHES["largest"], (x,), 1)[0]
+
+
+@largest.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(_programs(x, "largest"), dtype=torch.bfloat16)
+
+
+@torch.library.custom_op("titan_bench::swiglu_largest", mutates_args=())
+def swiglu_largest(gate_RF: Tensor, up_RF: Tensor) -> Tensor:
+    """Largest magnitudes of pieces of silu(gate) x up, rounded to bfloat16: (P,)."""
+    return _launch_largest(_swiglu_largest_kernel, STRETCHES["swiglu_largest"], (gate_RF, up_RF), 1)[0]
+
+
+@swiglu_largest.register_fake
+def _(gate_RF: Tensor, up_RF: Tensor) -> Tensor:  # noqa: ARG001
+    return gate_RF.new_empty(_programs(gate_RF, "swiglu_largest"), dtype=torch.bfloat16)
+
+
+@torch.library.custom_op("titan_bench::swiglu_cast", mutates_args=())
+def swiglu_cast(gate_RF: Tensor, up_RF: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """silu(gate) x up, rounded to bfloat16, times scale in float8: (R, F)."""
+    _contiguous(gate_RF, up_RF)
+    out_RF, numel, stretch = torch.empty_like(gate_RF, dtype=dtype), gate_RF.numel(), STRETCHES["swiglu_cast"]
+    grid = (-(-numel // stretch.elements),)
+    _swiglu_cast_kernel[grid](gate_RF, up_RF, scale, out_RF, numel, BLOCK=stretch.elements, num_warps=stretch.warps)
+    return out_RF
+
+
+@swiglu_cast.register_fake
+def _(gate_RF: Tensor, up_RF: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:  # noqa: ARG001
+    return gate_RF.new_empty(gate_RF.shape, dtype=dtype)
+
+
+@torch.library.custom_op("titan_bench::swiglu_gradients_largest", mutates_args=())
+def swiglu_gradients_largest(gradient_RF: Tensor, gate_RF: Tensor, up_RF: Tensor) -> tuple[Tensor, Tensor]:
+    """Largest magnitudes of pieces of the gradients of gate and of up, rounded to bfloat16: (P,) each."""
+    given = (gradient_RF, gate_RF, up_RF)
+    of_gate, of_up = _launch_largest(_gradients_largest_kernel, STRETCHES["gradients_largest"], given, 2)
+    return of_gate, of_up
+
+
+@swiglu_gradients_largest.register_fake
+def _(gradient_RF: Tensor, gate_RF: Tensor, up_RF: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    programs = _programs(gate_RF, "gradients_largest")
+    return gate_RF.new_empty(programs, dtype=torch.bfloat16), gate_RF.new_empty(programs, dtype=torch.bfloat16)
+
+
+@torch.library.custom_op("titan_bench::swiglu_gradients_cast", mutates_args=())
+def swiglu_gradients_cast(
+    gradient_RF: Tensor,
+    gate_RF: Tensor,
+    up_RF: Tensor,
+    gate_scale: Tensor,
+    up_scale: Tensor,
+    h_scale: Tensor,
+    gradient_dtype: torch.dtype,
+    h_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of gate (R, F) and (F, R), those of up, and h (F, R), all times their scales in float8."""
+    given = (gradient_RF, gate_RF, up_RF)
+    _contiguous(*given)
+    out = _empty_gradients(gate_RF, gradient_dtype, h_dtype)
+    gate8_RF, gate8_FR, up8_RF, up8_FR, h8_FR = out
+    turned = [one.view(torch.int16) for one in (gate8_FR, up8_FR, h8_FR)]
+    tensors = (*given, gate_scale, up_scale, h_scale, gate8_RF, turned[0], up8_RF, *turned[1:])
+    types = {"DTYPE": _TYPES[gradient_dtype], "H_DTYPE": _TYPES[h_dtype]}
+    _launch_tiles(_gradients_cast_kernel, TILES["gradients"], tensors, *gate_RF.shape, **types)
+    return out
+
+
+@swiglu_gradients_cast.register_fake
+def _(
+    gradient_RF: Tensor,  # noqa: ARG001
+    gate_RF: Tensor,
+    up_RF: Tensor,  # noqa: ARG001
+    gate_scale: Tensor,  # noqa: ARG001
+    up_scale: Tensor,  # noqa: ARG001
+    h_scale: Tensor,  # noqa: ARG001
+    gradient_dtype: torch.dtype,
+    h_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _empty_gradients(gate_RF, gradient_dtype, h_dtype)
+
+
+def _empty_gradients(
+    gate_RF: Tensor, gradient_dtype: torch.dtype, h_dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    as_it_is, turned = gate_RF.shape, gate_RF.shape[::-1]
+    gate8_RF, up8_RF = (gate_RF.new_empty(as_it_is, dtype=gradient_dtype) for _ in range(2))
+    gate8_FR, up8_FR = (gate_RF.new_empty(turned, dtype=gradient_dtype) for _ in range(2))
+    return gate8_RF, gate8_FR, up8_RF, up8_FR, gate_RF.new_empty(turned, dtype=h_dtype)
