@@ -30,6 +30,7 @@ from engine.parallel.tensor import apply_tensor_parallel
 from engine.parallel.whole import Whole, hold_whole
 from engine.planner.overlap import has_async_tp
 from engine.planner.plan import Plan, Stage
+from engine.planner.update import makes_copies
 from engine.promises import assert_promises, local_numel
 
 
@@ -161,7 +162,7 @@ def _whole(config: Config, plan: Plan, parts: tuple[Decoder, ...]) -> Whole:
         sums=getattr(torch, config.training.mixed_precision_reduce),
         accumulates=plan.microbatches * plan.gradient_accumulation_steps > 1,
     )
-    if config.parallelism.fsdp_reshard_after_forward == "always":
+    if makes_copies(config, plan.mesh):
         for part in parts:
             for block in part.layers.values():
                 whole.free_between_uses(block, in_backward=True)

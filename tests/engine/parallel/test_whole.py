@@ -190,6 +190,14 @@ def memory(arguments: dict[str, Any]) -> list[bool]:
 
 
 @pytest.mark.world
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_no_copy_is_freed_where_weights_have_the_precision_of_products(dtype: str, gloo: GlooPool) -> None:
+    arguments = one_rank(training__dtype=dtype, training__mixed_precision_param=dtype) | ALWAYS
+    ((_, sizes),) = gloo.run(1, gradients_and_memory, arguments=arguments)
+    assert all(sizes.values())
+
+
+@pytest.mark.world
 @pytest.mark.parametrize(("dtype", "shared"), [("float32", False), ("bfloat16", True)])
 def test_weights_in_the_precision_of_products_have_no_copies(dtype: str, shared: bool, gloo: GlooPool) -> None:
     (found,) = gloo.run(1, memory, arguments=one_rank(training__dtype=dtype))
