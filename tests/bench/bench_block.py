@@ -129,7 +129,7 @@ class Variant:
 
 TUNED = {"coordinate_descent_tuning": True}
 POINTWISE = {"max_autotune_pointwise": True}
-PLAIN = {"swiglu": False, "casts": False, "largest": False}
+PLAIN = {"swiglu": False, "casts": False, "scales": False}
 VARIANTS = {
     "bf16": Variant(),
     "bf16, torch's norm": Variant(norm=by_torch),

@@ -10,6 +10,7 @@ widths of Llama 3 8B and 8,192 tokens, for several ways to cut its work. Ends wi
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -27,18 +28,20 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
 import float8_candidate_kernels as kernels
 import triton.language as tl
-from float8_candidate import E4M3, E5M2, Own, cast, feed_forward, products, scale_of
+from float8_candidate import E4M3, E5M2, Own, Scale, cast, feed_forward, products, scale_of
 from torch import Tensor
 from torch.nn.functional import silu
 
 from engine.parallel.quantize import _float8_product
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-PLAIN, KERNELS = Own(swiglu=False, casts=False, largest=False), Own()
+PLAIN, KERNELS = Own(swiglu=False, casts=False, scales=False), Own()
 SHAPES = [(16, 16), (64, 128), (80, 272), (1040, 144)] + ([(8192, 4096)] if DEVICE.type == "cuda" else [])
 # Values of float8 that may differ from plain operations where e^x is computed in another way: float32 is apart by
 # units in its last place, and one in thousands then falls on the other side of a rounding to bfloat16.
 DIFFER = 2e-3
+# A step of bfloat16.
+STEP = 2**-7
 
 
 def random(*shape: int, by: float = 1.0, seed: int = 0) -> Tensor:
@@ -84,6 +87,15 @@ def round_as_torch_does() -> None:
     interpreter._convert_float = converted
 
 
+def apart(mine: Sequence[Tensor], theirs: Scale) -> float:
+    """How far scale and 1 / scale are from torch's, for 1; 0 where they are the same, NaN included."""
+    ratios = [float(one.double() / other.double()) for one, other in zip(mine, theirs, strict=True) if one != other]
+    same = all(
+        torch.equal(one.nan_to_num(-1.0), other.nan_to_num(-1.0)) for one, other in zip(mine, theirs, strict=True)
+    )
+    return 0.0 if same else max(abs(ratio - 1.0) if math.isfinite(ratio) else math.inf for ratio in ratios)
+
+
 # ── kernels ──
 
 
@@ -94,21 +106,21 @@ def checked_casts() -> Iterator[tuple[str, float, float]]:
             x = random(*shape, by=3.0)
             scale = scale_of(x.abs().amax(), dtype)
             expected = cast(x, scale, dtype)
-            row, column = kernels.cast_both(x, scale, dtype)
+            row, column = kernels.cast_both(x, scale.by, dtype)
             yield f"cast {shape} {dtype}", differ(row, expected), 0.0
             yield f"cast {shape} {dtype}, transposed", differ(column, expected.t()), 0.0
             yield (
                 f"cast {shape} {dtype}, only that",
-                differ(kernels.cast_transposed(x, scale, dtype), expected.t()),
+                differ(kernels.cast_transposed(x, scale.by, dtype), expected.t()),
                 0.0,
             )
-        # Twice the scale that fits: half of the range is too large.
+        beyond = Scale(scale.by * 4, scale.inverse / 4)
         yield (
             f"cast {shape}, too large",
-            differ(kernels.cast_both(x, scale * 4, E5M2)[1], cast(x, scale * 4, E5M2).t()),
+            differ(kernels.cast_both(x, beyond.by, E5M2)[1], cast(x, beyond, E5M2).t()),
             0,
         )
-        yield f"largest {shape}", differ(kernels.largest(x).amax(), x.abs().amax()), 0.0
+        yield f"scale {shape}", apart(kernels.scale(x, E5M2), scale), 0.0
 
 
 def checked_swiglu() -> Iterator[tuple[str, float, float]]:
@@ -122,13 +134,13 @@ def checked_swiglu() -> Iterator[tuple[str, float, float]]:
         h_scale, gate_scale, up_scale = (
             scale_of(x.abs().amax(), dtype) for x, dtype in ((h, E4M3), (d_gate, E5M2), (d_up, E5M2))
         )
-        yield f"swiglu largest {shape}", differ(kernels.swiglu_largest(gate, up).amax(), h.abs().amax()), 0.0
-        cast_h = kernels.swiglu_cast(gate, up, h_scale, E4M3)
+        yield f"scale of h {shape}", apart(kernels.swiglu_scale(gate, up, E4M3), h_scale), STEP
+        cast_h = kernels.swiglu_cast(gate, up, h_scale.by, E4M3)
         yield f"swiglu cast {shape}", differ(cast_h, cast(h, h_scale, E4M3)), DIFFER
-        largest = kernels.swiglu_gradients_largest(gradient, gate, up)
-        for name, mine, theirs in zip(("gate", "up"), largest, (d_gate, d_up), strict=True):
-            yield f"largest gradient of {name} {shape}", differ(mine.amax(), theirs.abs().amax()), 0.0
-        found = kernels.swiglu_gradients_cast(gradient, gate, up, gate_scale, up_scale, h_scale, E5M2, E4M3)
+        scales = kernels.swiglu_gradients_scales(gradient, gate, up, E5M2)
+        yield f"scale of the gradient of gate {shape}", apart(scales[:2], gate_scale), STEP
+        yield f"scale of the gradient of up {shape}", apart(scales[2:], up_scale), STEP
+        found = kernels.swiglu_gradients_cast(gradient, gate, up, gate_scale.by, up_scale.by, h_scale.by, E5M2, E4M3)
         d_gate8, d_up8, h8 = cast(d_gate, gate_scale, E5M2), cast(d_up, up_scale, E5M2), cast(h, h_scale, E4M3)
         expected = (d_gate8, d_gate8.t(), d_up8, d_up8.t(), h8.t())
         for name, mine, theirs in zip(
@@ -138,23 +150,18 @@ def checked_swiglu() -> Iterator[tuple[str, float, float]]:
 
 
 def checked_not_finite() -> Iterator[tuple[str, float, float]]:
-    """NaN and infinity reach scales as they do in torch."""
-    for value in (float("nan"), float("inf"), float("-inf")):
-        x, gradient, one = (
-            random(64, 64),
-            random(64, 64, seed=1),
-            torch.ones(64, 64, dtype=torch.bfloat16, device=DEVICE),
-        )
+    """NaN and infinity reach scales as they do in torch, and what is all zeros has a scale."""
+    one = torch.ones(64, 64, dtype=torch.bfloat16, device=DEVICE)
+    for value in (float("nan"), float("inf"), 0.0):
+        x = one * 0
         x[5, 7] = value
-        found = [
-            kernels.largest(x),
-            kernels.swiglu_largest(one, x),
-            *kernels.swiglu_gradients_largest(gradient, one, x),
-        ]
-        expected = [value, value, value, 0.0]
-        for mine, theirs in zip(found[:3], expected[:3], strict=True):
-            same = torch.equal(mine.amax().float().cpu().nan_to_num(), torch.tensor(abs(theirs)).nan_to_num())
-            yield f"largest beside {value}", float(not same), 0.0
+        found = {
+            "x": kernels.scale(x, E4M3),
+            "h": kernels.swiglu_scale(one, x, E4M3),
+            "the gradient of up": kernels.swiglu_gradients_scales(x, one, one, E4M3)[2:],
+        }
+        for name, mine in found.items():
+            yield f"scale of {name} with {value}", apart(mine, scale_of(x.abs().amax(), E4M3)), 0.0
 
 
 # ── functions ──
@@ -223,15 +230,14 @@ def timed() -> None:
     rows, hidden, dim = 8192, 14336, 4096
     gate, up, gradient, x = (random(rows, width, seed=width) for width in (hidden, hidden, hidden, dim))
     weight, one = random(hidden, dim), torch.ones((), device=DEVICE)
-    n = gate.numel()
+    n, call = gate.numel(), (gradient, gate, up, one, one, one, E5M2, E4M3)
     usual = dict(kernels.TILES), dict(kernels.STRETCHES)
     for pairs, columns, warps in ((32, 128, 8), (32, 64, 4), (16, 128, 4), (32, 128, 4), (64, 64, 8), (64, 128, 8)):
         tile = kernels.Tile(pairs, columns, warps)
         kernels.TILES.update(cast=tile, gradients=tile)
         told("cast both, input", tile, lambda: kernels.cast_both(x, one, E4M3), 4 * x.numel())
         told("cast transposed, weight", tile, lambda: kernels.cast_transposed(weight, one, E4M3), 3 * weight.numel())
-        call = (gradient, gate, up, one, one, one, E5M2, E4M3)
-        told("gradients cast", tile, lambda given=call: kernels.swiglu_gradients_cast(*given), 11 * n)
+        told("gradients cast", tile, lambda: kernels.swiglu_gradients_cast(*call), 11 * n)
     for elements, warps, programs in (
         (2048, 4, 8),
         (2048, 4, 16),
@@ -242,10 +248,10 @@ def timed() -> None:
     ):
         stretch = kernels.Stretch(elements, warps, programs)
         kernels.STRETCHES.update(dict.fromkeys(kernels.STRETCHES, stretch))
-        told("largest, weight", stretch, lambda: kernels.largest(weight), 2 * weight.numel())
-        told("swiglu largest", stretch, lambda: kernels.swiglu_largest(gate, up), 4 * n)
+        told("scale, weight", stretch, lambda: kernels.scale(weight, E4M3), 2 * weight.numel())
+        told("swiglu scale", stretch, lambda: kernels.swiglu_scale(gate, up, E4M3), 4 * n)
         told("swiglu cast", stretch, lambda: kernels.swiglu_cast(gate, up, one, E4M3), 5 * n)
-        told("gradients largest", stretch, lambda: kernels.swiglu_gradients_largest(gradient, gate, up), 6 * n)
+        told("gradients scales", stretch, lambda: kernels.swiglu_gradients_scales(*call[:3], E5M2), 6 * n)
     kernels.TILES.update(usual[0])
     kernels.STRETCHES.update(usual[1])
 

@@ -29,53 +29,61 @@ class Own(NamedTuple):
     """Which work is done by kernels of our own; the compiler writes the rest.
 
     `swiglu` is all between gate and up and the input of the layer behind them, and back; `casts` are transposed casts
-    to float8, `largest` the largest elements of weights, gradients and attention's output. With `keep` weights are
+    to float8, `scales` those of weights, gradients and attention's output. With `keep` weights are
     transposed in forward as well, and kept in float8 until backward: 1 byte an element.
     """
 
     swiglu: bool = True
     casts: bool = True
-    largest: bool = True
+    scales: bool = True
     keep: bool = False
 
 
+class Scale(NamedTuple):
+    """What a matrix is multiplied by before it is cast, and 1 divided by that: scalars, float32."""
+
+    by: Tensor
+    inverse: Tensor
+
+
 class Scaled(NamedTuple):
-    """A matrix in float8 and its scale: the matrix divided by it is what was cast."""
+    """A matrix in float8 and its scale."""
 
     bits: Tensor
-    scale: Tensor
+    scale: Scale
 
 
 # ── scales and casts ──
 
 
-def scale_of(largest: Tensor, dtype: torch.dtype) -> Tensor:
-    """The scale of a tensor with this largest magnitude, as torchao computes it: float32, of float64."""
-    return (torch.finfo(dtype).max / largest.double().clamp(min=1e-12)).float()
+def scale_of(largest: Tensor, dtype: torch.dtype) -> Scale:
+    """The scale of a tensor with this largest magnitude, as torchao computes it: of float64."""
+    by = (torch.finfo(dtype).max / largest.double().clamp(min=1e-12)).float()
+    return Scale(by, by.reciprocal())
 
 
-def cast(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+def cast(x: Tensor, scale: Scale, dtype: torch.dtype) -> Tensor:
     """x times scale in float8; what is too large becomes the largest number."""
     limit = torch.finfo(dtype).max
-    return (x.float() * scale).clamp(-limit, limit).to(dtype)
+    return (x.float() * scale.by).clamp(-limit, limit).to(dtype)
 
 
-def _largest(x: Tensor, own: Own) -> Tensor:
-    return (kernels.largest(x) if own.largest else x.abs()).amax()
+def _scale(x: Tensor, dtype: torch.dtype, own: Own) -> Scale:
+    return Scale(*kernels.scale(x, dtype)) if own.scales else scale_of(x.abs().amax(), dtype)
 
 
-def _both(x_RC: Tensor, scale: Tensor, dtype: torch.dtype, own: Own) -> tuple[Tensor, Tensor]:
+def _both(x_RC: Tensor, scale: Scale, dtype: torch.dtype, own: Own) -> tuple[Tensor, Tensor]:
     """Cast as (R, C) and as (C, R)."""
     if own.casts:
-        out_RC, out_CR = kernels.cast_both(x_RC, scale, dtype)
+        out_RC, out_CR = kernels.cast_both(x_RC, scale.by, dtype)
         return out_RC, out_CR
     out_RC = cast(x_RC, scale, dtype)
     return out_RC, out_RC.t().contiguous()
 
 
-def _turned(x_RC: Tensor, scale: Tensor, dtype: torch.dtype, own: Own) -> Tensor:
+def _turned(x_RC: Tensor, scale: Scale, dtype: torch.dtype, own: Own) -> Tensor:
     """Cast as (C, R)."""
-    return kernels.cast_transposed(x_RC, scale, dtype) if own.casts else cast(x_RC, scale, dtype).t().contiguous()
+    return kernels.cast_transposed(x_RC, scale.by, dtype) if own.casts else cast(x_RC, scale, dtype).t().contiguous()
 
 
 def _product(left: Scaled, right: Scaled, *, fast: bool) -> Tensor:
@@ -84,32 +92,32 @@ def _product(left: Scaled, right: Scaled, *, fast: bool) -> Tensor:
         return torch._scaled_mm(
             left.bits,
             right.bits.t(),
-            scale_a=left.scale.reciprocal(),
-            scale_b=right.scale.reciprocal(),
+            scale_a=left.scale.inverse,
+            scale_b=right.scale.inverse,
             out_dtype=torch.bfloat16,
             use_fast_accum=fast,
         )
-    wide = (one.bits.float() / one.scale for one in (left, right))
+    wide = (one.bits.float() / one.scale.by for one in (left, right))
     return torch.mm(next(wide), next(wide).t()).bfloat16()
 
 
 def _weight(weight_NK: Tensor, own: Own) -> tuple[Scaled, Tensor]:
     """A weight for the product forward, and what is kept of it: itself, or its cast as (K, N)."""
-    scale = scale_of(_largest(weight_NK, own), E4M3)
+    scale = _scale(weight_NK, E4M3, own)
     if own.keep:
         weight8_NK, weight8_KN = _both(weight_NK, scale, E4M3, own)
         return Scaled(weight8_NK, scale), weight8_KN
     return Scaled(cast(weight_NK, scale, E4M3), scale), weight_NK
 
 
-def _weight_back(kept: Tensor, scale: Tensor, own: Own) -> Scaled:
+def _weight_back(kept: Tensor, scale: Scale, own: Own) -> Scaled:
     return Scaled(kept if own.keep else _turned(kept, scale, E4M3, own), scale)
 
 
 def _gradient(gradient_RN: Tensor, own: Own) -> tuple[Scaled, Scaled]:
     """The gradient of an output as (R, N) and as (N, R)."""
     gradient_RN = gradient_RN.contiguous()
-    scale = scale_of(_largest(gradient_RN, own), E5M2)
+    scale = _scale(gradient_RN, E5M2, own)
     gradient8_RN, gradient8_NR = _both(gradient_RN, scale, E5M2, own)
     return Scaled(gradient8_RN, scale), Scaled(gradient8_NR, scale)
 
@@ -122,31 +130,34 @@ class _Products(torch.autograd.Function):
     def forward(ctx: Any, x_RK: Tensor, normed: bool, own: tuple[bool, ...], *weights_NK: Tensor) -> tuple[Tensor, ...]:
         mine = Own(*own)
         # The largest element of what a norm gives is found while it is computed.
-        x_scale = scale_of(x_RK.abs().amax() if normed else _largest(x_RK, mine), E4M3)
+        x_scale = scale_of(x_RK.abs().amax(), E4M3) if normed else _scale(x_RK, E4M3, mine)
         x8_RK, x8_KR = _both(x_RK, x_scale, E4M3, mine)
-        outs, kept, scales = [], [], []
+        outs: list[Tensor] = []
+        kept: list[Tensor] = []
+        scales: list[Tensor] = []
         for weight_NK in weights_NK:
             weight, to_keep = _weight(weight_NK, mine)
             outs.append(_product(Scaled(x8_RK, x_scale), weight, fast=True))
             kept.append(to_keep)
-            scales.append(weight.scale)
+            scales += weight.scale
         ctx.own = own
-        ctx.save_for_backward(x8_KR, x_scale, *kept, *scales)
+        ctx.save_for_backward(x8_KR, *x_scale, *kept, *scales)
         return tuple(outs)
 
     @staticmethod
     def backward(ctx: Any, *gradients_RN: Tensor) -> tuple[Tensor | None, ...]:
         own = Own(*ctx.own)
-        x8_KR, x_scale, *rest = ctx.saved_tensors
-        count = len(gradients_RN)
+        x8_KR, by, inverse, *rest = ctx.saved_tensors
+        x_KR, count = Scaled(x8_KR, Scale(by, inverse)), len(gradients_RN)
+        kept, scales = rest[:count], [Scale(*rest[at : at + 2]) for at in range(count, 3 * count, 2)]
         x_gradient_RK: Tensor | None = None
         weight_gradients: list[Tensor] = []
         # The last layer first, as autograd does: sums of bfloat16 are rounded in that order.
         for at in reversed(range(count)):
             gradient_RN, gradient_NR = _gradient(gradients_RN[at], own)
-            term_RK = _product(gradient_RN, _weight_back(rest[at], rest[count + at], own), fast=False)
+            term_RK = _product(gradient_RN, _weight_back(kept[at], scales[at], own), fast=False)
             x_gradient_RK = term_RK if x_gradient_RK is None else x_gradient_RK + term_RK
-            weight_gradients.insert(0, _product(gradient_NR, Scaled(x8_KR, x_scale), fast=False))
+            weight_gradients.insert(0, _product(gradient_NR, x_KR, fast=False))
         return x_gradient_RK, None, None, *weight_gradients
 
 
@@ -162,8 +173,8 @@ def products(x: Tensor, weights_NK: Sequence[Tensor], own: Own, *, normed: bool)
 def _swiglu(gate_RF: Tensor, up_RF: Tensor, own: Own) -> Scaled:
     """silu(gate) x up, rounded to bfloat16 once, in float8."""
     if own.swiglu:
-        scale = scale_of(kernels.swiglu_largest(gate_RF, up_RF).amax(), E4M3)
-        return Scaled(kernels.swiglu_cast(gate_RF, up_RF, scale, E4M3), scale)
+        scale = Scale(*kernels.swiglu_scale(gate_RF, up_RF, E4M3))
+        return Scaled(kernels.swiglu_cast(gate_RF, up_RF, scale.by, E4M3), scale)
     h_RF = (silu(gate_RF.float()) * up_RF.float()).bfloat16()
     scale = scale_of(h_RF.abs().amax(), E4M3)
     return Scaled(cast(h_RF, scale, E4M3), scale)
@@ -177,13 +188,13 @@ class _Back(NamedTuple):
     h_FR: Scaled
 
 
-def _swiglu_back(gradient_RF: Tensor, gate_RF: Tensor, up_RF: Tensor, h_scale: Tensor, own: Own) -> _Back:
+def _swiglu_back(gradient_RF: Tensor, gate_RF: Tensor, up_RF: Tensor, h_scale: Scale, own: Own) -> _Back:
     """Gradients of gate and up in both orders, and again the input of the last layer, for its weight's gradient."""
     if own.swiglu:
-        largest = kernels.swiglu_gradients_largest(gradient_RF, gate_RF, up_RF)
-        gate_scale, up_scale = (scale_of(one.amax(), E5M2) for one in largest)
+        scales = kernels.swiglu_gradients_scales(gradient_RF, gate_RF, up_RF, E5M2)
+        gate_scale, up_scale = Scale(*scales[:2]), Scale(*scales[2:])
         gate8_RF, gate8_FR, up8_RF, up8_FR, h8_FR = kernels.swiglu_gradients_cast(
-            gradient_RF, gate_RF, up_RF, gate_scale, up_scale, h_scale, E5M2, E4M3
+            gradient_RF, gate_RF, up_RF, gate_scale.by, up_scale.by, h_scale.by, E5M2, E4M3
         )
     else:
         gradient, gate, up = gradient_RF.float(), gate_RF.float(), up_RF.float()
@@ -215,15 +226,15 @@ class _FeedForward(torch.autograd.Function):
         h_RF = _swiglu(gate_RF, up_RF, mine)
         ctx.own = own
         ctx.save_for_backward(
-            x8_DR, x_scale, gate_RF, up_RF, h_RF.scale, w1_kept, w1.scale, w3_kept, w3.scale, w2_kept, w2.scale
+            x8_DR, gate_RF, up_RF, w1_kept, w3_kept, w2_kept, *x_scale, *h_RF.scale, *w1.scale, *w3.scale, *w2.scale
         )
         return _product(h_RF, w2, fast=True)
 
     @staticmethod
     def backward(ctx: Any, *gradients_RD: Tensor) -> tuple[Tensor | None, ...]:
         own = Own(*ctx.own)
-        x8_DR, x_scale, gate_RF, up_RF, h_scale, *weights = ctx.saved_tensors
-        w1, w1_scale, w3, w3_scale, w2, w2_scale = weights
+        x8_DR, gate_RF, up_RF, w1, w3, w2, *scalars = ctx.saved_tensors
+        x_scale, h_scale, w1_scale, w3_scale, w2_scale = (Scale(*scalars[at : at + 2]) for at in range(0, 10, 2))
         gradient_RD, gradient_DR = _gradient(gradients_RD[0], own)
         h_gradient_RF = _product(gradient_RD, _weight_back(w2, w2_scale, own), fast=False)
         back = _swiglu_back(h_gradient_RF, gate_RF, up_RF, h_scale, own)

@@ -1,7 +1,7 @@
 """Triton kernels of `float8_candidate.py`, each as an operator that a compiled graph takes as it is.
 
 Knows casts to float8 in tiles, of which both orders of memory are written in one pass, and SwiGLU forward and backward
-around them. Does not know products, nor how a scale follows from a largest element.
+around them, and scales, which the last program of a kernel computes. Does not know products.
 R rows (tokens), C columns of any matrix, F hidden width of the feed-forward, P programs.
 
 Arithmetic is float32, and what torchao would find in bfloat16 (h and the gradients of gate and up) is rounded to
@@ -46,9 +46,9 @@ class Stretch(NamedTuple):
 
 TILES = {"cast": Tile(32, 128, 8), "gradients": Tile(32, 128, 8)}
 STRETCHES = {
-    "largest": Stretch(4096, 4),
-    "swiglu_largest": Stretch(2048, 4),
-    "gradients_largest": Stretch(2048, 4),
+    "scale": Stretch(4096, 4),
+    "swiglu_scale": Stretch(2048, 4),
+    "gradients_scales": Stretch(2048, 4),
     "swiglu_cast": Stretch(2048, 4),
 }
 
@@ -135,9 +135,25 @@ def _larger(largest, x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _largest_of(magnitudes):  # type: ignore[no-untyped-def]
-    """The largest of float32 that are not negative; as integers, among which NaN is the largest."""
-    return tl.max(magnitudes.to(tl.int32, bitcast=True), 0).to(tl.float32, bitcast=True)
+def _gather(largest, place):  # type: ignore[no-untyped-def]
+    """Adds this program's magnitudes, rounded to bfloat16, to the largest of all.
+
+    As integers: the order of float32 that are not negative is theirs, and NaN is the largest. Rounding keeps it.
+    """
+    bits = tl.max(largest.to(tl.int32, bitcast=True), 0)
+    mine = bits.to(tl.float32, bitcast=True).to(tl.bfloat16).to(tl.float32)
+    # The count of finished programs, which follows, is what orders memory.
+    tl.atomic_max(place, mine.to(tl.int32, bitcast=True), sem="relaxed")
+
+
+@triton.jit
+def _finish(place, scale, inverse, LIMIT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Writes the scale that follows from the largest magnitude, in float64 as torchao's, and leaves the place empty."""
+    largest = tl.atomic_xchg(place, 0).to(tl.float32, bitcast=True).to(tl.float64)
+    least = tl.full((), 1e-12, tl.float64)
+    found = (tl.full((), LIMIT, tl.float64) / tl.where(largest < least, least, largest)).to(tl.float32)
+    tl.store(scale, found)
+    tl.store(inverse, tl.div_rn(1.0, found))
 
 
 @triton.jit
@@ -244,18 +260,23 @@ def _swiglu_cast_kernel(gate_N, up_N, scale, out_N, numel, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _largest_kernel(x_N, largest_P, numel, BLOCK: tl.constexpr, TURNS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _scale_kernel(  # type: ignore[no-untyped-def]
+    x_N, state, scale, inverse, numel, LIMIT: tl.constexpr, BLOCK: tl.constexpr, TURNS: tl.constexpr
+):
     largest = tl.zeros((BLOCK,), tl.float32)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     for _ in tl.range(TURNS):
         largest = _larger(largest, _wide(tl.load(x_N + at, at < numel, 0.0)))
         at += tl.num_programs(0) * BLOCK
-    tl.store(largest_P + tl.program_id(0), _largest_of(largest).to(tl.bfloat16))
+    _gather(largest, state + 1)
+    if tl.atomic_add(state, 1) == tl.num_programs(0) - 1:
+        _finish(state + 1, scale, inverse, LIMIT)
+        tl.atomic_xchg(state, 0)
 
 
 @triton.jit
-def _swiglu_largest_kernel(  # type: ignore[no-untyped-def]
-    gate_N, up_N, largest_P, numel, BLOCK: tl.constexpr, TURNS: tl.constexpr
+def _swiglu_scale_kernel(  # type: ignore[no-untyped-def]
+    gate_N, up_N, state, scale, inverse, numel, LIMIT: tl.constexpr, BLOCK: tl.constexpr, TURNS: tl.constexpr
 ):
     largest = tl.zeros((BLOCK,), tl.float32)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -263,12 +284,26 @@ def _swiglu_largest_kernel(  # type: ignore[no-untyped-def]
         gate, up = _wide(tl.load(gate_N + at, at < numel, 0.0)), _wide(tl.load(up_N + at, at < numel, 0.0))
         largest = _larger(largest, gate * _sigmoid(gate) * up)
         at += tl.num_programs(0) * BLOCK
-    tl.store(largest_P + tl.program_id(0), _largest_of(largest).to(tl.bfloat16))
+    _gather(largest, state + 1)
+    if tl.atomic_add(state, 1) == tl.num_programs(0) - 1:
+        _finish(state + 1, scale, inverse, LIMIT)
+        tl.atomic_xchg(state, 0)
 
 
 @triton.jit
-def _gradients_largest_kernel(  # type: ignore[no-untyped-def]
-    gradient_N, gate_N, up_N, gate_P, up_P, numel, BLOCK: tl.constexpr, TURNS: tl.constexpr
+def _gradients_scales_kernel(  # type: ignore[no-untyped-def]
+    gradient_N,
+    gate_N,
+    up_N,
+    state,
+    gate_scale,
+    gate_inverse,
+    up_scale,
+    up_inverse,
+    numel,
+    LIMIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TURNS: tl.constexpr,
 ):
     largest_gate, largest_up = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -278,8 +313,12 @@ def _gradients_largest_kernel(  # type: ignore[no-untyped-def]
         _, d_gate, d_up = _gradients(_wide(tl.load(gradient_N + at, inside, 0.0)), gate, up)
         largest_gate, largest_up = _larger(largest_gate, d_gate), _larger(largest_up, d_up)
         at += tl.num_programs(0) * BLOCK
-    tl.store(gate_P + tl.program_id(0), _largest_of(largest_gate).to(tl.bfloat16))
-    tl.store(up_P + tl.program_id(0), _largest_of(largest_up).to(tl.bfloat16))
+    _gather(largest_gate, state + 1)
+    _gather(largest_up, state + 2)
+    if tl.atomic_add(state, 1) == tl.num_programs(0) - 1:
+        _finish(state + 1, gate_scale, gate_inverse, LIMIT)
+        _finish(state + 2, up_scale, up_inverse, LIMIT)
+        tl.atomic_xchg(state, 0)
 
 
 # ── operators ──
@@ -301,21 +340,29 @@ def _launch_tiles(kernel: Any, tile: Tile, tensors: tuple[Any, ...], rows: int, 
     kernel[grid](*tensors, pairs, columns, TILE_P=tile.pairs, TILE_C=tile.columns, num_warps=tile.warps, **how)
 
 
-def _launch_largest(kernel: Any, stretch: Stretch, given: tuple[Tensor, ...], results: int) -> list[Tensor]:
-    """Each program's largest magnitudes, rounded to bfloat16, which keeps their order: (P,)."""
+@cache
+def _state(device: torch.device) -> Tensor:
+    """How many programs have found their largest elements, and the largest so far: of one kernel at a time.
+
+    The last program leaves it as it was, so nothing is cleared between kernels; they must be of one stream.
+    """
+    return torch.zeros(3, dtype=torch.int32, device=device)
+
+
+def _launch_scales(kernel: Any, stretch: Stretch, given: tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
+    """Scale and 1 / scale of each result."""
     _contiguous(*given)
     numel, device = given[0].numel(), given[0].device
     blocks = -(-numel // stretch.elements)
     programs = min(blocks, stretch.programs * _processors(device))
-    largest = [torch.empty(programs, dtype=torch.bfloat16, device=device) for _ in range(results)]
-    turns = -(-blocks // programs)
-    kernel[(programs,)](*given, *largest, numel, BLOCK=stretch.elements, TURNS=turns, num_warps=stretch.warps)
-    return largest
+    found = _empty_scales(given[0], 4 if len(given) == 3 else 2)
+    sizes = {"BLOCK": stretch.elements, "TURNS": -(-blocks // programs), "LIMIT": torch.finfo(dtype).max}
+    kernel[(programs,)](*given, _state(device), *found, numel, **sizes, num_warps=stretch.warps)
+    return found
 
 
-def _programs(x: Tensor, name: str) -> int:
-    stretch = STRETCHES[name]
-    return min(-(-x.numel() // stretch.elements), stretch.programs * _processors(x.device))
+def _empty_scales(like: Tensor, count: int) -> list[Tensor]:
+    return [like.new_empty((), dtype=torch.float32) for _ in range(count)]
 
 
 @torch.library.custom_op("titan_bench::cast_both", mutates_args=())
@@ -348,26 +395,30 @@ def _(x_RC: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:  # noqa: ARG00
     return x_RC.new_empty(x_RC.shape[::-1], dtype=dtype)
 
 
-@torch.library.custom_op("titan_bench::largest", mutates_args=())
-def largest(x: Tensor) -> Tensor:
-    """Largest magnitudes of pieces of x: (P,)."""
-    return _launch_largest(_largest_kernel, STRETCHES["largest"], (x,), 1)[0]
+@torch.library.custom_op("titan_bench::scale", mutates_args=())
+def scale(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The scale with which x fills float8, and 1 / scale: scalars, float32."""
+    found, inverse = _launch_scales(_scale_kernel, STRETCHES["scale"], (x,), dtype)
+    return found, inverse
 
 
-@largest.register_fake
-def _(x: Tensor) -> Tensor:
-    return x.new_empty(_programs(x, "largest"), dtype=torch.bfloat16)
+@scale.register_fake
+def _(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    found, inverse = _empty_scales(x, 2)
+    return found, inverse
 
 
-@torch.library.custom_op("titan_bench::swiglu_largest", mutates_args=())
-def swiglu_largest(gate_RF: Tensor, up_RF: Tensor) -> Tensor:
-    """Largest magnitudes of pieces of silu(gate) x up, rounded to bfloat16: (P,)."""
-    return _launch_largest(_swiglu_largest_kernel, STRETCHES["swiglu_largest"], (gate_RF, up_RF), 1)[0]
+@torch.library.custom_op("titan_bench::swiglu_scale", mutates_args=())
+def swiglu_scale(gate_RF: Tensor, up_RF: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The scale of silu(gate) x up, rounded to bfloat16, and 1 / scale."""
+    found, inverse = _launch_scales(_swiglu_scale_kernel, STRETCHES["swiglu_scale"], (gate_RF, up_RF), dtype)
+    return found, inverse
 
 
-@swiglu_largest.register_fake
-def _(gate_RF: Tensor, up_RF: Tensor) -> Tensor:  # noqa: ARG001
-    return gate_RF.new_empty(_programs(gate_RF, "swiglu_largest"), dtype=torch.bfloat16)
+@swiglu_scale.register_fake
+def _(gate_RF: Tensor, up_RF: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:  # noqa: ARG001
+    found, inverse = _empty_scales(gate_RF, 2)
+    return found, inverse
 
 
 @torch.library.custom_op("titan_bench::swiglu_cast", mutates_args=())
@@ -385,18 +436,27 @@ def _(gate_RF: Tensor, up_RF: Tensor, scale: Tensor, dtype: torch.dtype) -> Tens
     return gate_RF.new_empty(gate_RF.shape, dtype=dtype)
 
 
-@torch.library.custom_op("titan_bench::swiglu_gradients_largest", mutates_args=())
-def swiglu_gradients_largest(gradient_RF: Tensor, gate_RF: Tensor, up_RF: Tensor) -> tuple[Tensor, Tensor]:
-    """Largest magnitudes of pieces of the gradients of gate and of up, rounded to bfloat16: (P,) each."""
+@torch.library.custom_op("titan_bench::swiglu_gradients_scales", mutates_args=())
+def swiglu_gradients_scales(
+    gradient_RF: Tensor, gate_RF: Tensor, up_RF: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Scale and 1 / scale of the gradient of gate, and those of up; both gradients are rounded to bfloat16."""
     given = (gradient_RF, gate_RF, up_RF)
-    of_gate, of_up = _launch_largest(_gradients_largest_kernel, STRETCHES["gradients_largest"], given, 2)
-    return of_gate, of_up
+    gate, gate_inverse, up, up_inverse = _launch_scales(
+        _gradients_scales_kernel, STRETCHES["gradients_scales"], given, dtype
+    )
+    return gate, gate_inverse, up, up_inverse
 
 
-@swiglu_gradients_largest.register_fake
-def _(gradient_RF: Tensor, gate_RF: Tensor, up_RF: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG001
-    programs = _programs(gate_RF, "gradients_largest")
-    return gate_RF.new_empty(programs, dtype=torch.bfloat16), gate_RF.new_empty(programs, dtype=torch.bfloat16)
+@swiglu_gradients_scales.register_fake
+def _(
+    gradient_RF: Tensor,
+    gate_RF: Tensor,  # noqa: ARG001
+    up_RF: Tensor,  # noqa: ARG001
+    dtype: torch.dtype,  # noqa: ARG001
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    gate, gate_inverse, up, up_inverse = _empty_scales(gradient_RF, 4)
+    return gate, gate_inverse, up, up_inverse
 
 
 @torch.library.custom_op("titan_bench::swiglu_gradients_cast", mutates_args=())
