@@ -141,7 +141,8 @@ def _gather(largest, place):  # type: ignore[no-untyped-def]
     As integers: the order of float32 that are not negative is theirs, and NaN is the largest. Rounding keeps it.
     """
     bits = tl.max(largest.to(tl.int32, bitcast=True), 0)
-    mine = bits.to(tl.float32, bitcast=True).to(tl.bfloat16).to(tl.float32)
+    # A NaN may have any sign behind a conversion.
+    mine = tl.abs(bits.to(tl.float32, bitcast=True).to(tl.bfloat16).to(tl.float32))
     # The count of finished programs, which follows, is what orders memory.
     tl.atomic_max(place, mine.to(tl.int32, bitcast=True), sem="relaxed")
 
