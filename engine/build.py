@@ -30,7 +30,7 @@ from engine.parallel.tensor import apply_tensor_parallel
 from engine.parallel.whole import Whole, hold_whole
 from engine.planner.overlap import has_async_tp
 from engine.planner.plan import Plan, Stage
-from engine.planner.update import makes_copies
+from engine.planner.update import holds_whole, makes_copies
 from engine.promises import assert_promises, local_numel
 
 
@@ -120,7 +120,7 @@ def build(config: Config, plan: Plan, device: torch.device, *, fill: Fill = mate
         _compile(part, config, entropy)
         if gathers:
             gather_in_float8(part, float8, shards=world.fsdp.size())
-        if shares_weights(plan):
+        if not holds_whole(plan.mesh):
             shard(
                 part,
                 world.sharding,
@@ -133,7 +133,7 @@ def build(config: Config, plan: Plan, device: torch.device, *, fill: Fill = mate
     if gathers:
         after_update(parts)
     weights = {name: weight for part in parts for name, weight in part.named_parameters()}
-    whole = None if shares_weights(plan) else _whole(config, plan, parts)
+    whole = _whole(config, plan, parts) if holds_whole(plan.mesh) else None
     assert_promises(config, plan, world=world, parts=parts, skipped=skipped, weights=weights)
     return Built(
         device=device,
@@ -147,11 +147,6 @@ def build(config: Config, plan: Plan, device: torch.device, *, fill: Fill = mate
         if plan.mesh.pp > 1
         else None,
     )
-
-
-def shares_weights(plan: Plan) -> bool:
-    """Whether data or context ranks share weights or their gradients, which FSDP then takes care of."""
-    return plan.mesh.fsdp * plan.mesh.dp_replicate > 1
 
 
 def _whole(config: Config, plan: Plan, parts: tuple[Decoder, ...]) -> Whole:

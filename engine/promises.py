@@ -25,6 +25,7 @@ from engine.parallel.shard import Reshard, groups
 from engine.planner.held import held_parameters
 from engine.planner.plan import Plan, Stage
 from engine.planner.recompute import Recompute
+from engine.planner.update import holds_whole
 
 
 def assert_promises(
@@ -40,10 +41,10 @@ def assert_promises(
     stage = plan.stages[world.rank_on("pp")]
     _assert_layers(plan, stage, parts)
     _assert_weights(config, plan, stage, world=world, weights=weights)
-    if plan.mesh.fsdp * plan.mesh.dp_replicate > 1:
-        _assert_collectives(config, plan, parts)
-    else:
+    if holds_whole(plan.mesh):
         _assert_whole(config, parts)
+    else:
+        _assert_collectives(config, plan, parts)
     for part in parts:
         for layer, block in part.layers.items():
             assert isinstance(block, Block)
