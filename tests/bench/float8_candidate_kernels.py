@@ -44,9 +44,11 @@ class Stretch(NamedTuple):
     programs: int = 8
 
 
-TILES = {"cast": Tile(32, 128, 8), "gradients": Tile(32, 128, 8)}
+TILES = {"cast": Tile(32, 128, 8), "gradients": Tile(32, 64, 8)}
 STRETCHES = {
     "scale": Stretch(4096, 4),
+    # A row at once, whatever its width.
+    "norm_scale": Stretch(1, 4),
     "swiglu_scale": Stretch(2048, 4),
     "gradients_scales": Stretch(2048, 4),
     "swiglu_cast": Stretch(2048, 4),
@@ -166,19 +168,21 @@ def _gradients(gradient, gate, up):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _tile(pairs, columns, TILE_P: tl.constexpr, TILE_C: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Places of the even rows of this program's tile, of pairs in the other order of memory, and what is inside.
+def _tile(TILE_P: tl.constexpr, TILE_C: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Pairs of rows and columns of this program's tile.
 
-    Eight tiles below each other, then their neighbours to the right: so lines of the cache fill up in both orders.
+    Some tiles below each other, then their neighbours to the right: so lines of the cache fill up in both orders.
     """
-    BESIDE: tl.constexpr = 8
-    tiles_p, tiles_c = tl.cdiv(pairs, TILE_P), tl.cdiv(columns, TILE_C)
-    first = tl.program_id(0) // (BESIDE * tiles_c) * BESIDE
-    high = tl.minimum(tiles_p - first, BESIDE)
-    inner = tl.program_id(0) % (BESIDE * tiles_c)
     # Offsets in 64 bits: long sequences of wide models have more than 2^31 elements.
-    pair = (first + inner % high).to(tl.int64) * TILE_P + tl.arange(0, TILE_P)
-    column = (inner // high).to(tl.int64) * TILE_C + tl.arange(0, TILE_C)
+    row_of_tiles = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    pair = row_of_tiles.to(tl.int64) * TILE_P + tl.arange(0, TILE_P)
+    column = tl.program_id(1).to(tl.int64) * TILE_C + tl.arange(0, TILE_C)
+    return pair, column
+
+
+@triton.jit
+def _places(pair, column, pairs, columns):  # type: ignore[no-untyped-def]
+    """Places of the even rows of a tile, of pairs in the other order of memory, and what of both is inside."""
     at = pair[:, None] * (2 * columns) + column[None, :]
     turned = column[:, None] * pairs + pair[None, :]
     inside = (pair < pairs)[:, None] & (column < columns)[None, :]
@@ -192,6 +196,8 @@ def _tile(pairs, columns, TILE_P: tl.constexpr, TILE_C: tl.constexpr):  # type: 
 @triton.jit
 def _cast_kernel(  # type: ignore[no-untyped-def]
     x_RC,
+    norm_R,
+    weight_C,
     scale,
     out_RC,
     out_CP,
@@ -202,10 +208,16 @@ def _cast_kernel(  # type: ignore[no-untyped-def]
     TILE_P: tl.constexpr,
     TILE_C: tl.constexpr,
 ):
-    at, turned, inside, inside_turned = _tile(pairs, columns, TILE_P, TILE_C)
+    pair, column = _tile(TILE_P, TILE_C)
+    at, turned, inside, inside_turned = _places(pair, column, pairs, columns)
     by = tl.load(scale)
     even, odd = tl.load(x_RC + at, inside), tl.load(x_RC + at + columns, inside)
-    even, odd = _wide(even) * by, _wide(odd) * by
+    even, odd = _wide(even), _wide(odd)
+    if norm_R is not None:
+        weight = tl.load(weight_C + column, column < columns).to(tl.float32)[None, :]
+        norm, norm_odd = tl.load(norm_R + 2 * pair, pair < pairs), tl.load(norm_R + 2 * pair + 1, pair < pairs)
+        even, odd = _to_bfloat16(even * norm[:, None] * weight), _to_bfloat16(odd * norm_odd[:, None] * weight)
+    even, odd = even * by, odd * by
     if BOTH:
         tl.store(out_RC + at, even.to(DTYPE), inside)
         tl.store(out_RC + at + columns, odd.to(DTYPE), inside)
@@ -232,7 +244,8 @@ def _gradients_cast_kernel(  # type: ignore[no-untyped-def]
     TILE_P: tl.constexpr,
     TILE_C: tl.constexpr,
 ):
-    at, turned, inside, inside_turned = _tile(pairs, columns, TILE_P, TILE_C)
+    pair, column = _tile(TILE_P, TILE_C)
+    at, turned, inside, inside_turned = _places(pair, column, pairs, columns)
     after = at + columns
     gate, gate_odd = tl.load(gate_RF + at, inside), tl.load(gate_RF + after, inside)
     up, up_odd = tl.load(up_RF + at, inside), tl.load(up_RF + after, inside)
@@ -269,6 +282,37 @@ def _scale_kernel(  # type: ignore[no-untyped-def]
     for _ in tl.range(TURNS):
         largest = _larger(largest, _wide(tl.load(x_N + at, at < numel, 0.0)))
         at += tl.num_programs(0) * BLOCK
+    _gather(largest, state + 1)
+    if tl.atomic_add(state, 1) == tl.num_programs(0) - 1:
+        _finish(state + 1, scale, inverse, LIMIT)
+        tl.atomic_xchg(state, 0)
+
+
+@triton.jit
+def _norm_scale_kernel(  # type: ignore[no-untyped-def]
+    x_RC,
+    weight_C,
+    norm_R,
+    state,
+    scale,
+    inverse,
+    rows,
+    columns,
+    eps,
+    LIMIT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TURNS: tl.constexpr,
+):
+    column = tl.arange(0, BLOCK)
+    weight = tl.load(weight_C + column, column < columns, 0.0).to(tl.float32)
+    largest = tl.zeros((BLOCK,), tl.float32)
+    row = tl.program_id(0)
+    for _ in tl.range(TURNS):
+        x = _wide(tl.load(x_RC + row.to(tl.int64) * columns + column, (column < columns) & (row < rows), 0.0))
+        norm = tl.rsqrt(tl.sum(x * x) / columns + eps)
+        tl.store(norm_R + row, norm, row < rows)
+        largest = _larger(largest, x * norm * weight)
+        row += tl.num_programs(0)
     _gather(largest, state + 1)
     if tl.atomic_add(state, 1) == tl.num_programs(0) - 1:
         _finish(state + 1, scale, inverse, LIMIT)
@@ -337,7 +381,8 @@ def _contiguous(*tensors: Tensor) -> None:
 def _launch_tiles(kernel: Any, tile: Tile, tensors: tuple[Any, ...], rows: int, columns: int, **how: Any) -> None:
     assert rows % 2 == 0, "rows do not come in pairs"
     pairs = rows // 2
-    grid = (-(-pairs // tile.pairs) * -(-columns // tile.columns),)
+    beside = 8
+    grid = (beside, -(-columns // tile.columns), -(-pairs // (tile.pairs * beside)))
     kernel[grid](*tensors, pairs, columns, TILE_P=tile.pairs, TILE_C=tile.columns, num_warps=tile.warps, **how)
 
 
@@ -371,7 +416,7 @@ def cast_both(x_RC: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, 
     """x times scale in float8, as (R, C) and as (C, R), each in one piece."""
     _contiguous(x_RC)
     out_RC, out_CR = torch.empty_like(x_RC, dtype=dtype), x_RC.new_empty(x_RC.shape[::-1], dtype=dtype)
-    tensors = (x_RC, scale, out_RC, out_CR.view(torch.int16))
+    tensors = (x_RC, None, None, scale, out_RC, out_CR.view(torch.int16))
     _launch_tiles(_cast_kernel, TILES["cast"], tensors, *x_RC.shape, DTYPE=_TYPES[dtype], BOTH=True)
     return out_RC, out_CR
 
@@ -381,12 +426,35 @@ def _(x_RC: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return x_RC.new_empty(x_RC.shape, dtype=dtype), x_RC.new_empty(x_RC.shape[::-1], dtype=dtype)
 
 
+@torch.library.custom_op("titan_bench::cast_normed", mutates_args=())
+def cast_normed(
+    x_RC: Tensor, norm_R1: Tensor, weight_C: Tensor, scale: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """RMSNorm of x, rounded to bfloat16, times scale in float8, as (R, C) and as (C, R)."""
+    _contiguous(x_RC, norm_R1, weight_C)
+    out_RC, out_CR = torch.empty_like(x_RC, dtype=dtype), x_RC.new_empty(x_RC.shape[::-1], dtype=dtype)
+    tensors = (x_RC, norm_R1, weight_C, scale, out_RC, out_CR.view(torch.int16))
+    _launch_tiles(_cast_kernel, TILES["cast"], tensors, *x_RC.shape, DTYPE=_TYPES[dtype], BOTH=True)
+    return out_RC, out_CR
+
+
+@cast_normed.register_fake
+def _(
+    x_RC: Tensor,
+    norm_R1: Tensor,  # noqa: ARG001
+    weight_C: Tensor,  # noqa: ARG001
+    scale: Tensor,  # noqa: ARG001
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    return x_RC.new_empty(x_RC.shape, dtype=dtype), x_RC.new_empty(x_RC.shape[::-1], dtype=dtype)
+
+
 @torch.library.custom_op("titan_bench::cast_transposed", mutates_args=())
 def cast_transposed(x_RC: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """x times scale in float8, as (C, R) in one piece."""
     _contiguous(x_RC)
     out_CR = x_RC.new_empty(x_RC.shape[::-1], dtype=dtype)
-    tensors = (x_RC, scale, None, out_CR.view(torch.int16))
+    tensors = (x_RC, None, None, scale, None, out_CR.view(torch.int16))
     _launch_tiles(_cast_kernel, TILES["cast"], tensors, *x_RC.shape, DTYPE=_TYPES[dtype], BOTH=False)
     return out_CR
 
@@ -407,6 +475,31 @@ def scale(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 def _(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:  # noqa: ARG001
     found, inverse = _empty_scales(x, 2)
     return found, inverse
+
+
+@torch.library.custom_op("titan_bench::norm_scale", mutates_args=())
+def norm_scale(x_RC: Tensor, weight_C: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """1 / sqrt(mean(x^2) + eps) of each row (R, 1), float32, the scale of RMSNorm of x, and 1 / scale."""
+    _contiguous(x_RC, weight_C)
+    rows, columns = x_RC.shape
+    stretch, device = STRETCHES["norm_scale"], x_RC.device
+    programs = min(rows, stretch.programs * _processors(device))
+    norm_R1, (found, inverse) = x_RC.new_empty(rows, 1, dtype=torch.float32), _empty_scales(x_RC, 2)
+    sizes = {"BLOCK": 1 << (columns - 1).bit_length(), "TURNS": -(-rows // programs), "LIMIT": torch.finfo(dtype).max}
+    tensors = (x_RC, weight_C, norm_R1, _state(device), found, inverse)
+    _norm_scale_kernel[(programs,)](*tensors, rows, columns, eps, **sizes, num_warps=stretch.warps)
+    return norm_R1, found, inverse
+
+
+@norm_scale.register_fake
+def _(
+    x_RC: Tensor,
+    weight_C: Tensor,  # noqa: ARG001
+    eps: float,  # noqa: ARG001
+    dtype: torch.dtype,  # noqa: ARG001
+) -> tuple[Tensor, Tensor, Tensor]:
+    found, inverse = _empty_scales(x_RC, 2)
+    return x_RC.new_empty(x_RC.shape[0], 1, dtype=torch.float32), found, inverse
 
 
 @torch.library.custom_op("titan_bench::swiglu_scale", mutates_args=())
