@@ -171,8 +171,7 @@ def _found(f: Facts, enough: Enough) -> tuple[Way, ...]:
     ):
         found += _first(f, edits, enough)
     if not any(not way.adds_gpus for way in found):
-        both = (recompute | batch for batch in _smaller_batch(f) for recompute in [*_more_recompute(f)][-1:])
-        found += _first(f, both, enough)
+        found += _first(f, _together(f), enough)
     return tuple(found)
 
 
@@ -203,6 +202,14 @@ def _slower_pct(changed: Plan, plan: Plan) -> float | None:
     if changed.tokens_per_s_per_gpu is None or not plan.tokens_per_s_per_gpu:
         return None
     return 100 * (1 - changed.tokens_per_s_per_gpu / plan.tokens_per_s_per_gpu)
+
+
+def _together(f: Facts) -> Iterator[Edit]:
+    """The most of each change that only this GPU takes, one more at a time, each with all smaller batches."""
+    edit: Edit = {}
+    for most in (_more_recompute(f), _loss_in_pieces(f), _freed_weights(f)):
+        edit = edit | [{}, *most][-1]
+        yield from (edit | batch for batch in ({}, *_smaller_batch(f)))
 
 
 def _more_recompute(f: Facts) -> Iterator[Edit]:

@@ -15,6 +15,7 @@ from engine.rules.ways import Way, is_ample, verdict_of, ways_to_fit
 from engine.sources import load, split_flags
 
 EIGHT_B = "--model.flavor=8B --cluster.gpu=h100-80 --training.seq_len=8192"
+ONE = "--model.flavor=8B --cluster.gpu=h200 --cluster.gpus_per_node=1 --training.seq_len=8192"
 # Configs that do not fit, or only just, and a key that one of the changes sets.
 FULL = {
     "recompute": (f"{EIGHT_B} --training.local_batch_size=2", "activation_checkpoint.mode"),
@@ -42,6 +43,11 @@ FULL = {
     "fewer replicas": (
         f"{EIGHT_B} --activation_checkpoint.mode=full --parallelism.data_parallel_replicate_degree=8",
         "parallelism.data_parallel_replicate_degree",
+    ),
+    "recompute and loss in pieces": (f"{ONE} --training.local_batch_size=4", "activation_checkpoint.mode"),
+    "recompute, loss in pieces and copies for each use": (
+        f"{ONE} --training.local_batch_size=6",
+        "activation_checkpoint.mode",
     ),
     "narrow weights": (
         f"{EIGHT_B} --cluster.nodes=2 --training.local_batch_size=4 --activation_checkpoint.mode=full",
