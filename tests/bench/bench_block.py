@@ -150,7 +150,8 @@ VARIANTS = {
     "float8, own swiglu": Variant(own=PLAIN | {"swiglu": True}),
     "float8, own swiglu and casts": Variant(own=PLAIN | {"swiglu": True, "casts": True}),
     "float8, own casts": Variant(own={}),
-    "float8, own casts, weights kept": Variant(own={"keep": True}),
+    "float8, own casts and norms": Variant(own={"norms": True}),
+    "float8, own casts and norms, weights kept": Variant(own={"norms": True, "keep": True}),
 }
 
 

@@ -28,7 +28,7 @@ sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 
 import float8_candidate_kernels as kernels
 import triton.language as tl
-from float8_candidate import E4M3, E5M2, Own, Scale, cast, feed_forward, products, scale_of
+from float8_candidate import E4M3, E5M2, Normed, Own, Scale, cast, feed_forward, products, scale_of
 from torch import Tensor
 from torch.nn.functional import silu
 
@@ -149,6 +149,21 @@ def checked_swiglu() -> Iterator[tuple[str, float, float]]:
             yield f"cast gradient of {name} {shape}", differ(mine, theirs), DIFFER
 
 
+def checked_norms() -> Iterator[tuple[str, float, float]]:
+    """RMSNorm while it is cast, and its scale."""
+    for shape in SHAPES:
+        x, weight = random(*shape, by=3.0), (1.0 + 0.2 * random(shape[1], seed=5).float()).bfloat16()
+        norm = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-5)
+        normed = (x.float() * norm * weight.float()).bfloat16()
+        expected = scale_of(normed.abs().amax(), E4M3)
+        found, *scale = kernels.norm_scale(x, weight, 1e-5, E4M3)
+        yield f"norm of rows {shape}", float((found / norm - 1.0).abs().max()), 1e-6
+        yield f"scale of a norm {shape}", apart(scale, expected), STEP
+        row, column = kernels.cast_normed(x, norm, weight, expected.by, E4M3)
+        yield f"cast of a norm {shape}", differ(row, cast(normed, expected, E4M3)), 0.0
+        yield f"cast of a norm {shape}, transposed", differ(column, cast(normed, expected, E4M3).t()), 0.0
+
+
 def checked_not_finite() -> Iterator[tuple[str, float, float]]:
     """NaN and infinity reach scales as they do in torch, and what is all zeros has a scale."""
     one = torch.ones(64, 64, dtype=torch.bfloat16, device=DEVICE)
@@ -179,9 +194,10 @@ def results(of: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor], seed:
 def checked_functions(own: Own, differs: float) -> Iterator[tuple[str, float, float]]:
     """Layers with one input and the feed-forward against torchao's products; on a CPU these are emulated."""
     product = _float8_product("tensorwise", DEVICE.type == "cpu")
+    norm = Normed(torch.ones(64, device=DEVICE), 1e-5)
     x = random(2, 48, 64)
     weights = [random(n, 64, by=0.1, seed=n) for n in (64, 32, 32)]
-    mine = results(lambda x, *w: products(x, w, own, normed=True), (x, *weights), 10)
+    mine = results(lambda x, *w: products(x, w, own, norm=norm), (x, *weights), 10)
     theirs = results(lambda x, *w: [product(x, one) for one in w], (x, *weights), 10)
     for at, (one, other) in enumerate(zip(mine, theirs, strict=True)):
         yield f"{own} layers side by side, {at}", differ(one, other), 0.0
@@ -192,7 +208,7 @@ def checked_functions(own: Own, differs: float) -> Iterator[tuple[str, float, fl
         gate, up = product(x, w1), product(x, w3)
         return [product((silu(gate.float()) * up.float()).bfloat16(), w2)]
 
-    mine = results(lambda *given: [feed_forward(*given, own)], (x, w1, w3, w2), 20)
+    mine = results(lambda *given: [feed_forward(given[0], given[1:], own, norm)], (x, w1, w3, w2), 20)
     theirs = results(theirs_through, (x, w1, w3, w2), 20)
     for at, (one, other) in enumerate(zip(mine, theirs, strict=True)):
         yield f"{own} feed-forward, {at}", differ(one, other), differs
@@ -230,6 +246,7 @@ def timed() -> None:
     rows, hidden, dim = 8192, 14336, 4096
     gate, up, gradient, x = (random(rows, width, seed=width) for width in (hidden, hidden, hidden, dim))
     weight, one = random(hidden, dim), torch.ones((), device=DEVICE)
+    rows_norm = torch.ones(rows, 1, device=DEVICE)
     n, call = gate.numel(), (gradient, gate, up, one, one, one, E5M2, E4M3)
     usual = dict(kernels.TILES), dict(kernels.STRETCHES)
     for pairs, columns, warps in ((32, 128, 8), (32, 64, 4), (32, 64, 8), (32, 128, 16), (64, 64, 8)):
@@ -237,12 +254,15 @@ def timed() -> None:
         kernels.TILES.update(cast=tile, gradients=tile)
         told("cast both, input", tile, lambda: kernels.cast_both(x, one, E4M3), 4 * x.numel())
         told("cast transposed, weight", tile, lambda: kernels.cast_transposed(weight, one, E4M3), 3 * weight.numel())
+        given = (x, rows_norm, x[0], one, E4M3)
+        told("cast normed", tile, lambda given=given: kernels.cast_normed(*given), 4 * x.numel())
         told("gradients cast", tile, lambda: kernels.swiglu_gradients_cast(*call), 11 * n)
     for elements, warps, programs in ((2048, 4, 8), (2048, 4, 32), (4096, 4, 8), (1024, 4, 16)):
         stretch = kernels.Stretch(elements, warps, programs)
         kernels.STRETCHES.update(dict.fromkeys(kernels.STRETCHES, stretch))
         told("scale, weight", stretch, lambda: kernels.scale(weight, E4M3), 2 * weight.numel())
         told("swiglu scale", stretch, lambda: kernels.swiglu_scale(gate, up, E4M3), 4 * n)
+        told("norm scale", stretch, lambda: kernels.norm_scale(x, x[0], 1e-5, E4M3), 2 * x.numel())
         told("swiglu cast", stretch, lambda: kernels.swiglu_cast(gate, up, one, E4M3), 5 * n)
         told("gradients scales", stretch, lambda: kernels.swiglu_gradients_scales(*call[:3], E5M2), 6 * n)
     kernels.TILES.update(usual[0])
@@ -260,6 +280,7 @@ def main() -> int:
     suites = {
         "casts": checked_casts,
         "swiglu": checked_swiglu,
+        "norms": checked_norms,
         "not finite": checked_not_finite,
         "plain functions": lambda: checked_functions(PLAIN, 0.0),
         "functions": lambda: checked_functions(KERNELS, 0.02),

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from engine.model.linear import Linear, local
+from engine.model.linear import Linear, Norm, local
 from engine.model.llama import Block, FeedForward
+from engine.model.norm_kernel import rms_norm_gradients
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
@@ -29,14 +30,23 @@ class Own(NamedTuple):
     """Which work is done by kernels of our own; the compiler writes the rest.
 
     `swiglu` is all between gate and up and the input of the layer behind them, and back; `casts` are transposed casts
-    to float8, `scales` those of weights, gradients and attention's output. With `keep` weights are
+    to float8, `scales` those of weights, gradients and attention's output. With `norms` layers behind a norm
+    compute it, twice: for the scale, and where they cast; what it gives is never in memory. With `keep` weights are
     transposed in forward as well, and kept in float8 until backward: 1 byte an element.
     """
 
     swiglu: bool = True
     casts: bool = True
     scales: bool = True
+    norms: bool = False
     keep: bool = False
+
+
+class Normed(NamedTuple):
+    """The norm in front of layers: its weight, and what is added to the mean square."""
+
+    weight_D: Tensor
+    eps: float
 
 
 class Scale(NamedTuple):
@@ -122,26 +132,66 @@ def _gradient(gradient_RN: Tensor, own: Own) -> tuple[Scaled, Scaled]:
     return Scaled(gradient8_RN, scale), Scaled(gradient8_NR, scale)
 
 
+# ── what layers read ──
+
+
+class _Input(NamedTuple):
+    """An input in float8 as (R, K) and as (K, R), and 1 / root mean square of its rows where a norm is computed."""
+
+    row: Scaled
+    column: Scaled
+    norm_R1: Tensor | None
+
+
+def _input(x_RK: Tensor, weight_K: Tensor | None, eps: float, own: Own, *, behind_norm: bool) -> _Input:
+    norm_R1: Tensor | None = None
+    if weight_K is not None:
+        norm_R1, *found = kernels.norm_scale(x_RK, weight_K, eps, E4M3)
+        scale = Scale(*found)
+        x8_RK, x8_KR = kernels.cast_normed(x_RK, norm_R1, weight_K, scale.by, E4M3)
+    else:
+        # The largest element of what a norm gives is found by the compiler while that is computed.
+        scale = scale_of(x_RK.abs().amax(), E4M3) if behind_norm else _scale(x_RK, E4M3, own)
+        x8_RK, x8_KR = _both(x_RK, scale, E4M3, own)
+    return _Input(Scaled(x8_RK, scale), Scaled(x8_KR, scale), norm_R1)
+
+
+def _input_back(gradient_RK: Tensor, rest: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Gradients of x and of the norm's weight from that of what layers read; `rest`: x, weight and norm, or nothing."""
+    if not rest:
+        return gradient_RK, None
+    x_RK, weight_K, norm_R1 = rest
+    x_gradient_RK, weight_gradient_K = rms_norm_gradients(gradient_RK, x_RK, weight_K, norm_R1)
+    return x_gradient_RK, weight_gradient_K
+
+
 # ── layers with one input ──
 
 
 class _Products(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_RK: Tensor, normed: bool, own: tuple[bool, ...], *weights_NK: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any,
+        x_RK: Tensor,
+        norm_K: Tensor | None,
+        eps: float,
+        behind_norm: bool,
+        own: tuple[bool, ...],
+        *weights_NK: Tensor,
+    ) -> tuple[Tensor, ...]:
         mine = Own(*own)
-        # The largest element of what a norm gives is found while it is computed.
-        x_scale = scale_of(x_RK.abs().amax(), E4M3) if normed else _scale(x_RK, E4M3, mine)
-        x8_RK, x8_KR = _both(x_RK, x_scale, E4M3, mine)
+        x = _input(x_RK, norm_K, eps, mine, behind_norm=behind_norm)
         outs: list[Tensor] = []
         kept: list[Tensor] = []
         scales: list[Tensor] = []
         for weight_NK in weights_NK:
             weight, to_keep = _weight(weight_NK, mine)
-            outs.append(_product(Scaled(x8_RK, x_scale), weight, fast=True))
+            outs.append(_product(x.row, weight, fast=True))
             kept.append(to_keep)
             scales += weight.scale
         ctx.own = own
-        ctx.save_for_backward(x8_KR, *x_scale, *kept, *scales)
+        normed = () if norm_K is None else (x_RK, norm_K, x.norm_R1)
+        ctx.save_for_backward(x.column.bits, *x.column.scale, *kept, *scales, *normed)
         return tuple(outs)
 
     @staticmethod
@@ -158,12 +208,19 @@ class _Products(torch.autograd.Function):
             term_RK = _product(gradient_RN, _weight_back(kept[at], scales[at], own), fast=False)
             x_gradient_RK = term_RK if x_gradient_RK is None else x_gradient_RK + term_RK
             weight_gradients.insert(0, _product(gradient_NR, x_KR, fast=False))
-        return x_gradient_RK, None, None, *weight_gradients
+        assert x_gradient_RK is not None, "no layer reads the input"
+        return *_input_back(x_gradient_RK, rest[3 * count :]), None, None, None, *weight_gradients
 
 
-def products(x: Tensor, weights_NK: Sequence[Tensor], own: Own, *, normed: bool) -> list[Tensor]:
-    """(..., K) times the transpose of each (N, K); `normed` says that x is what a norm gave."""
-    outs = _Products.apply(x.flatten(0, -2), normed, tuple(own), *weights_NK)  # type: ignore[no-untyped-call]
+def products(x: Tensor, weights_NK: Sequence[Tensor], own: Own, *, norm: Normed | None) -> list[Tensor]:
+    """(..., K) times the transpose of each (N, K); with a `norm` x is what goes into it, or comes out of it.
+
+    It goes in with `own.norms`, else it comes out.
+    """
+    weight_K, eps = (norm.weight_D, norm.eps) if norm is not None and own.norms else (None, 0.0)
+    outs = _Products.apply(  # type: ignore[no-untyped-call]
+        x.flatten(0, -2), weight_K, eps, norm is not None, tuple(own), *weights_NK
+    )
     return [out_RN.view(*x.shape[:-1], -1) for out_RN in outs]
 
 
@@ -216,56 +273,84 @@ def _swiglu_back(gradient_RF: Tensor, gate_RF: Tensor, up_RF: Tensor, h_scale: S
 
 class _FeedForward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_RD: Tensor, own: tuple[bool, ...], w1_FD: Tensor, w3_FD: Tensor, w2_DF: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        x_RD: Tensor,
+        norm_D: Tensor | None,
+        eps: float,
+        own: tuple[bool, ...],
+        w1_FD: Tensor,
+        w3_FD: Tensor,
+        w2_DF: Tensor,
+    ) -> Tensor:
         mine = Own(*own)
-        x_scale = scale_of(x_RD.abs().amax(), E4M3)
-        x8_RD, x8_DR = _both(x_RD, x_scale, E4M3, mine)
+        x = _input(x_RD, norm_D, eps, mine, behind_norm=True)
         (w1, w1_kept), (w3, w3_kept), (w2, w2_kept) = (_weight(one, mine) for one in (w1_FD, w3_FD, w2_DF))
-        gate_RF = _product(Scaled(x8_RD, x_scale), w1, fast=True)
-        up_RF = _product(Scaled(x8_RD, x_scale), w3, fast=True)
+        gate_RF = _product(x.row, w1, fast=True)
+        up_RF = _product(x.row, w3, fast=True)
         h_RF = _swiglu(gate_RF, up_RF, mine)
         ctx.own = own
-        ctx.save_for_backward(
-            x8_DR, gate_RF, up_RF, w1_kept, w3_kept, w2_kept, *x_scale, *h_RF.scale, *w1.scale, *w3.scale, *w2.scale
-        )
+        scalars = (*x.column.scale, *h_RF.scale, *w1.scale, *w3.scale, *w2.scale)
+        normed = () if norm_D is None else (x_RD, norm_D, x.norm_R1)
+        ctx.save_for_backward(x.column.bits, gate_RF, up_RF, w1_kept, w3_kept, w2_kept, *scalars, *normed)
         return _product(h_RF, w2, fast=True)
 
     @staticmethod
     def backward(ctx: Any, *gradients_RD: Tensor) -> tuple[Tensor | None, ...]:
         own = Own(*ctx.own)
-        x8_DR, gate_RF, up_RF, w1, w3, w2, *scalars = ctx.saved_tensors
-        x_scale, h_scale, w1_scale, w3_scale, w2_scale = (Scale(*scalars[at : at + 2]) for at in range(0, 10, 2))
+        x8_DR, gate_RF, up_RF, w1, w3, w2, *rest = ctx.saved_tensors
+        x_scale, h_scale, w1_scale, w3_scale, w2_scale = (Scale(*rest[at : at + 2]) for at in range(0, 10, 2))
+        x_DR = Scaled(x8_DR, x_scale)
         gradient_RD, gradient_DR = _gradient(gradients_RD[0], own)
         h_gradient_RF = _product(gradient_RD, _weight_back(w2, w2_scale, own), fast=False)
         back = _swiglu_back(h_gradient_RF, gate_RF, up_RF, h_scale, own)
         w2_gradient_DF = _product(gradient_DR, back.h_FR, fast=False)
         from_up_RD = _product(back.up_RF, _weight_back(w3, w3_scale, own), fast=False)
         from_gate_RD = _product(back.gate_RF, _weight_back(w1, w1_scale, own), fast=False)
-        w1_gradient_FD = _product(back.gate_FR, Scaled(x8_DR, x_scale), fast=False)
-        w3_gradient_FD = _product(back.up_FR, Scaled(x8_DR, x_scale), fast=False)
-        return from_up_RD + from_gate_RD, None, w1_gradient_FD, w3_gradient_FD, w2_gradient_DF
+        w1_gradient_FD = _product(back.gate_FR, x_DR, fast=False)
+        w3_gradient_FD = _product(back.up_FR, x_DR, fast=False)
+        into_x = _input_back(from_up_RD + from_gate_RD, rest[10:])
+        return *into_x, None, None, w1_gradient_FD, w3_gradient_FD, w2_gradient_DF
 
 
-def feed_forward(x: Tensor, w1_FD: Tensor, w3_FD: Tensor, w2_DF: Tensor, own: Own) -> Tensor:
-    """SwiGLU (arXiv 2002.05202) of (..., D), in and out: w2(silu(w1 x) * w3 x)."""
-    out = _FeedForward.apply(x.flatten(0, -2), tuple(own), w1_FD, w3_FD, w2_DF)  # type: ignore[no-untyped-call]
+def feed_forward(x: Tensor, weights: tuple[Tensor, Tensor, Tensor], own: Own, norm: Normed) -> Tensor:
+    """SwiGLU (arXiv 2002.05202) of (..., D), in and out: w2(silu(w1 x) * w3 x), for `weights` w1, w3 and w2.
+
+    With `own.norms` x is what goes into the norm, else what comes out of it.
+    """
+    weight_D, eps = (norm.weight_D, norm.eps) if own.norms else (None, 0.0)
+    out = _FeedForward.apply(x.flatten(0, -2), weight_D, eps, tuple(own), *weights)  # type: ignore[no-untyped-call]
     return out.view(x.shape)  # type: ignore[no-any-return]
 
 
 # ── a block of them ──
 
 
+def _normed(norm: Norm) -> Normed:
+    assert norm.eps is not None, "a norm has no epsilon"
+    return Normed(local(norm.weight), norm.eps)
+
+
+def _as_it_is(norm: Norm, x: Tensor) -> Tensor:  # noqa: ARG001
+    return x
+
+
 def use(block: Block, own: Own) -> None:
     """Makes a block compute with these functions."""
+    attention_norm, ffn_norm = block.attention_norm, block.ffn_norm
 
     def spread(x: Tensor, linears: Sequence[Linear]) -> list[Tensor]:
-        return products(x, [local(linear.weight) for linear in linears], own, normed=True)
+        return products(x, [local(linear.weight) for linear in linears], own, norm=_normed(attention_norm))
 
     def join(x: Tensor, linear: Linear) -> Tensor:
-        return products(x, [local(linear.weight)], own, normed=False)[0]
+        return products(x, [local(linear.weight)], own, norm=None)[0]
 
     def forward(part: FeedForward, x_BSD: Tensor) -> Tensor:
-        return feed_forward(x_BSD, local(part.w1.weight), local(part.w3.weight), local(part.w2.weight), own)
+        weights = (local(part.w1.weight), local(part.w3.weight), local(part.w2.weight))
+        return feed_forward(x_BSD, weights, own, _normed(ffn_norm))
 
     block.attention.spread, block.attention.join = spread, join
     block.feed_forward.forward = MethodType(forward, block.feed_forward)  # type: ignore[method-assign]
+    if own.norms:
+        for norm in (attention_norm, ffn_norm):
+            norm.forward = MethodType(_as_it_is, norm)  # type: ignore[method-assign]
