@@ -2,7 +2,7 @@
 
 Knows casts to float8 in tiles, of which both orders of memory are written in one pass, and SwiGLU forward and backward
 around them, and scales, which the last program of a kernel computes. Does not know products.
-R rows (tokens), C columns of any matrix, F hidden width of the feed-forward, P programs.
+R rows (tokens), C columns of any matrix, F hidden width of the feed-forward, P pairs of rows, N elements in a row.
 
 Arithmetic is float32, and what torchao would find in bfloat16 (h and the gradients of gate and up) is rounded to
 bfloat16 before it is scaled. Nothing is rounded in between, as in what the compiler writes: eager torch rounds
@@ -48,7 +48,7 @@ TILES = {"cast": Tile(32, 128, 8), "gradients": Tile(32, 64, 8)}
 STRETCHES = {
     "scale": Stretch(4096, 4),
     # A row at once, whatever its width.
-    "norm_scale": Stretch(1, 4),
+    "norm_scale": Stretch(1, 8, 4),
     "swiglu_scale": Stretch(2048, 4),
     "gradients_scales": Stretch(2048, 4),
     "swiglu_cast": Stretch(2048, 4),
