@@ -107,6 +107,7 @@ def checked_casts() -> Iterator[tuple[str, float, float]]:
             scale = scale_of(x.abs().amax(), dtype)
             expected = cast(x, scale, dtype)
             row, column = kernels.cast_both(x, scale.by, dtype)
+            yield f"cast {shape} {dtype}, in order", differ(kernels.cast_row(x, scale.by, dtype), expected), 0.0
             yield f"cast {shape} {dtype}", differ(row, expected), 0.0
             yield f"cast {shape} {dtype}, transposed", differ(column, expected.t()), 0.0
             yield (
@@ -263,6 +264,7 @@ def timed() -> None:
     for elements, warps, programs in ((2048, 4, 8), (2048, 4, 32), (4096, 4, 8), (1024, 4, 16)):
         stretch = kernels.Stretch(elements, warps, programs)
         kernels.STRETCHES.update(dict.fromkeys(kernels.STRETCHES, stretch))
+        told("cast row, weight", stretch, lambda: kernels.cast_row(weight, one, E4M3), 3 * weight.numel())
         told("scale, weight", stretch, lambda: kernels.scale(weight, E4M3), 2 * weight.numel())
         told("swiglu scale", stretch, lambda: kernels.swiglu_scale(gate, up, E4M3), 4 * n)
         told("norm scale", stretch, lambda: kernels.norm_scale(x, x[0], 1e-5, E4M3), 2 * x.numel())

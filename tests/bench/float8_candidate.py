@@ -29,7 +29,7 @@ E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 class Own(NamedTuple):
     """Which work is done by kernels of our own; the compiler writes the rest.
 
-    `swiglu` is all between gate and up and the input of the layer behind them, and back; `casts` are transposed casts
+    `swiglu` is all between gate and up and the input of the layer behind them, and back; `casts` are casts
     to float8, `scales` those of weights, gradients and attention's output. With `norms` layers behind a norm
     compute it, twice: for the scale, and where they cast; what it gives is never in memory. With `keep` weights are
     transposed in forward as well, and kept in float8 until backward: 1 byte an element.
@@ -107,8 +107,9 @@ def _product(left: Scaled, right: Scaled, *, fast: bool) -> Tensor:
             out_dtype=torch.bfloat16,
             use_fast_accum=fast,
         )
-    wide = (one.bits.float() / one.scale.by for one in (left, right))
-    return torch.mm(next(wide), next(wide).t()).bfloat16()
+    # Without such a kernel as torchao emulates it.
+    wide, other = left.bits.float() / left.scale.by, right.bits.float() / right.scale.by
+    return torch.mm(wide, other.t()).bfloat16()
 
 
 def _weight(weight_NK: Tensor, own: Own) -> tuple[Scaled, Tensor]:
@@ -117,7 +118,8 @@ def _weight(weight_NK: Tensor, own: Own) -> tuple[Scaled, Tensor]:
     if own.keep:
         weight8_NK, weight8_KN = _both(weight_NK, scale, E4M3, own)
         return Scaled(weight8_NK, scale), weight8_KN
-    return Scaled(cast(weight_NK, scale, E4M3), scale), weight_NK
+    weight8_NK = kernels.cast_row(weight_NK, scale.by, E4M3) if own.casts else cast(weight_NK, scale, E4M3)
+    return Scaled(weight8_NK, scale), weight_NK
 
 
 def _weight_back(kept: Tensor, scale: Scale, own: Own) -> Scaled:
@@ -146,8 +148,8 @@ class _Input(NamedTuple):
 def _input(x_RK: Tensor, weight_K: Tensor | None, eps: float, own: Own, *, behind_norm: bool) -> _Input:
     norm_R1: Tensor | None = None
     if weight_K is not None:
-        norm_R1, *found = kernels.norm_scale(x_RK, weight_K, eps, E4M3)
-        scale = Scale(*found)
+        norm_R1, by, inverse = kernels.norm_scale(x_RK, weight_K, eps, E4M3)
+        scale = Scale(by, inverse)
         x8_RK, x8_KR = kernels.cast_normed(x_RK, norm_R1, weight_K, scale.by, E4M3)
     else:
         # The largest element of what a norm gives is found by the compiler while that is computed.
@@ -258,7 +260,7 @@ def _swiglu_back(gradient_RF: Tensor, gate_RF: Tensor, up_RF: Tensor, h_scale: S
         sigmoid = gate.sigmoid()
         d_gate_RF = (gradient * up * (sigmoid * (1.0 + gate * (1.0 - sigmoid)))).bfloat16()
         d_up_RF = (gradient * (gate * sigmoid)).bfloat16()
-        gate_scale, up_scale = (scale_of(one.abs().amax(), E5M2) for one in (d_gate_RF, d_up_RF))
+        gate_scale, up_scale = [scale_of(one.abs().amax(), E5M2) for one in (d_gate_RF, d_up_RF)]
         gate8_RF, gate8_FR = _both(d_gate_RF, gate_scale, E5M2, own)
         up8_RF, up8_FR = _both(d_up_RF, up_scale, E5M2, own)
         h8_FR = _turned((gate * sigmoid * up).bfloat16(), h_scale, E4M3, own)
@@ -285,7 +287,7 @@ class _FeedForward(torch.autograd.Function):
     ) -> Tensor:
         mine = Own(*own)
         x = _input(x_RD, norm_D, eps, mine, behind_norm=True)
-        (w1, w1_kept), (w3, w3_kept), (w2, w2_kept) = (_weight(one, mine) for one in (w1_FD, w3_FD, w2_DF))
+        (w1, w1_kept), (w3, w3_kept), (w2, w2_kept) = [_weight(one, mine) for one in (w1_FD, w3_FD, w2_DF)]
         gate_RF = _product(x.row, w1, fast=True)
         up_RF = _product(x.row, w3, fast=True)
         h_RF = _swiglu(gate_RF, up_RF, mine)
@@ -299,7 +301,7 @@ class _FeedForward(torch.autograd.Function):
     def backward(ctx: Any, *gradients_RD: Tensor) -> tuple[Tensor | None, ...]:
         own = Own(*ctx.own)
         x8_DR, gate_RF, up_RF, w1, w3, w2, *rest = ctx.saved_tensors
-        x_scale, h_scale, w1_scale, w3_scale, w2_scale = (Scale(*rest[at : at + 2]) for at in range(0, 10, 2))
+        x_scale, h_scale, w1_scale, w3_scale, w2_scale = [Scale(*rest[at : at + 2]) for at in range(0, 10, 2)]
         x_DR = Scaled(x8_DR, x_scale)
         gradient_RD, gradient_DR = _gradient(gradients_RD[0], own)
         h_gradient_RF = _product(gradient_RD, _weight_back(w2, w2_scale, own), fast=False)

@@ -51,6 +51,7 @@ STRETCHES = {
     "norm_scale": Stretch(1, 8, 4),
     "swiglu_scale": Stretch(2048, 4),
     "gradients_scales": Stretch(2048, 4),
+    "cast_row": Stretch(4096, 4),
     "swiglu_cast": Stretch(2048, 4),
 }
 
@@ -65,7 +66,7 @@ def _wide(x):  # type: ignore[no-untyped-def]
         return x.to(tl.float32)
     else:
         return tl.inline_asm_elementwise(
-            "{ shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000; }",
+            "{ .reg .b32 low; shl.b32 low, $2, 16; and.b32 $1, $2, 0xffff0000; mov.b32 $0, low; }",
             "=r,=r,r",
             [x],
             dtype=tl.float32,
@@ -171,10 +172,11 @@ def _gradients(gradient, gate, up):  # type: ignore[no-untyped-def]
 def _tile(TILE_P: tl.constexpr, TILE_C: tl.constexpr):  # type: ignore[no-untyped-def]
     """Pairs of rows and columns of this program's tile.
 
-    Some tiles below each other, then their neighbours to the right: so lines of the cache fill up in both orders.
+    Some tiles below each other, then their neighbours to the right: so lines of the cache fill up in both orders. The
+    last rows first: the cache still holds them where a scale was computed just before.
     """
     # Offsets in 64 bits: long sequences of wide models have more than 2^31 elements.
-    row_of_tiles = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
+    row_of_tiles = (tl.num_programs(2) - 1 - tl.program_id(2)) * tl.num_programs(0) + tl.program_id(0)
     pair = row_of_tiles.to(tl.int64) * TILE_P + tl.arange(0, TILE_P)
     column = tl.program_id(1).to(tl.int64) * TILE_C + tl.arange(0, TILE_C)
     return pair, column
@@ -266,8 +268,21 @@ def _gradients_cast_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _last_first(BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Places of this program's elements, the last of all first, as in `_tile`."""
+    return (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+
+
+@triton.jit
+def _cast_row_kernel(x_N, scale, out_N, numel, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = _last_first(BLOCK)
+    out = _wide(tl.load(x_N + at, at < numel)) * tl.load(scale)
+    tl.store(out_N + at, out.to(out_N.dtype.element_ty), at < numel)
+
+
+@triton.jit
 def _swiglu_cast_kernel(gate_N, up_N, scale, out_N, numel, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    at = _last_first(BLOCK)
     gate, up = _wide(tl.load(gate_N + at, at < numel)), _wide(tl.load(up_N + at, at < numel))
     h = _to_bfloat16(gate * _sigmoid(gate) * up) * tl.load(scale)
     tl.store(out_N + at, h.to(out_N.dtype.element_ty), at < numel)
@@ -424,6 +439,21 @@ def cast_both(x_RC: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, 
 @cast_both.register_fake
 def _(x_RC: Tensor, scale: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:  # noqa: ARG001
     return x_RC.new_empty(x_RC.shape, dtype=dtype), x_RC.new_empty(x_RC.shape[::-1], dtype=dtype)
+
+
+@torch.library.custom_op("titan_bench::cast_row", mutates_args=())
+def cast_row(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """x times scale in float8, in its own order."""
+    _contiguous(x)
+    out, numel, stretch = torch.empty_like(x, dtype=dtype), x.numel(), STRETCHES["cast_row"]
+    grid = (-(-numel // stretch.elements),)
+    _cast_row_kernel[grid](x, scale, out, numel, BLOCK=stretch.elements, num_warps=stretch.warps)
+    return out
+
+
+@cast_row.register_fake
+def _(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:  # noqa: ARG001
+    return x.new_empty(x.shape, dtype=dtype)
 
 
 @torch.library.custom_op("titan_bench::cast_normed", mutates_args=())
