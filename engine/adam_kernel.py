@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import c_float
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from engine import triton_jit
+
 if TYPE_CHECKING:
     import triton.language as tl
 else:
-    # Triton looks its language up among the globals of a kernel's module: it stands here once a kernel is made.
-    tl = None
+    tl = None  # set by triton_jit
 
 
 class Launch(NamedTuple):
@@ -35,10 +33,9 @@ class Launch(NamedTuple):
 LAUNCH = Launch()
 
 
-@cache
 def available(device: torch.device) -> bool:
     """Whether the kernel runs on `device`: a GPU, with Triton installed beside torch."""
-    return device.type == "cuda" and find_spec("triton") is not None
+    return device.type == "cuda" and triton_jit.installed()
 
 
 @torch.no_grad()
@@ -114,12 +111,9 @@ def _bias_corrections(step: Tensor, beta1: float, beta2: float) -> tuple[Tensor,
     return bias1.float(), bias2.sqrt().float()
 
 
-@cache
 def _kernel() -> Any:
     """The kernel as Triton compiles it, anew for each mix of precisions and alignments; never for other numbers."""
-    global tl
-    tl = import_module("triton.language")
-    return import_module("triton").jit(_adam)
+    return triton_jit.compiled(_adam)
 
 
 def _adam(  # type: ignore[no-untyped-def]

@@ -155,7 +155,7 @@ def _whole(config: Config, plan: Plan, parts: tuple[Decoder, ...]) -> Whole:
         parts,
         products=getattr(torch, config.training.mixed_precision_param),
         sums=getattr(torch, config.training.mixed_precision_reduce),
-        accumulates=plan.microbatches * plan.gradient_accumulation_steps > 1,
+        accumulates=plan.backwards > 1,
     )
     if makes_copies(config, plan.mesh):
         for part in parts:

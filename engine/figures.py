@@ -1,7 +1,7 @@
 """What a step leaves for its report, on its way to the CPU.
 
 Knows how figures get there without making the device wait: a GPU goes on with the next step while they are copied. Does
-not know what is written about them (training.py).
+not know what is written about them (reporting.py).
 """
 
 from __future__ import annotations

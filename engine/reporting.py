@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
@@ -57,10 +58,12 @@ class Reports:
     def write_what_arrived(self) -> None:
         """Reports what can be without waiting: something went wrong, and the device may never get any further.
 
-        Not a bad step: it is what went wrong, or nobody looks for where it began, which takes all ranks.
+        Not a bad step: it is what went wrong, or nobody looks for where it began, which takes all ranks. A GPU that is
+        lost, or a disk that is full, keeps the report back, and never the failure that there is to tell.
         """
-        if self.figures is not None and self.figures.have_arrived() and not self.figures.read()[2]:
-            self.write()
+        with suppress(RuntimeError, OSError):
+            if self.figures is not None and self.figures.have_arrived() and not self.figures.read()[2]:
+                self.write()
 
     def write(self) -> None:
         """Waits for the figures that are queued, if any are, and writes them; they are those of the whole world."""

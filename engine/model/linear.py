@@ -14,7 +14,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Partial
 from torch.nn import functional
 
+from engine import triton_jit
 from engine.model import norm_kernel
+
+# Asked once, out of what is compiled: the compiler would trace into the answer.
+_HAS_TRITON = triton_jit.installed()
 
 Product: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """(..., K) times the transpose of (N, K): (..., N)."""
@@ -54,7 +58,7 @@ class Norm(nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) in and out."""
         weight_D, eps = local(self.weight), self.eps
-        if x.is_cuda and eps is not None and norm_kernel.available():
+        if x.is_cuda and eps is not None and _HAS_TRITON:
             return norm_kernel.rms_norm(x, weight_D, eps)
         return functional.rms_norm(x, self.normalized_shape, weight_D, eps)
 

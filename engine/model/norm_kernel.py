@@ -10,28 +10,21 @@ R rows, D width of a row, P programs.
 from __future__ import annotations
 
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
+from engine import triton_jit
+
 if TYPE_CHECKING:
     import triton.language as tl
 else:
-    # Triton looks its language up among the globals of a kernel's module: it stands here once a kernel is made.
-    tl = None
+    tl = None  # set by triton_jit
 
 # Each program keeps its rows' sum of the weight's gradient in registers: so many at once on a multiprocessor.
 _PROGRAMS_A_PROCESSOR = 4
 _WARPS = 8
-
-
-@cache
-def available() -> bool:
-    """Whether Triton is installed beside torch."""
-    return find_spec("triton") is not None
 
 
 def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
@@ -67,7 +60,9 @@ def rms_norm_gradients(gradient_RD: Tensor, x_RD: Tensor, weight_D: Tensor, scal
     assert x_RD.is_contiguous(), "rows are not one after the other"
     tensors = (gradient_RD.contiguous(), x_RD, weight_D, scale_R1, x_gradient_RD, sums_PD)
     block = 1 << (width - 1).bit_length()
-    _kernel()[(programs,)](*tensors, rows, width, BLOCK=block, TURNS=-(-rows // programs), num_warps=_WARPS)
+    # Compiled anew for each width and number of rows that a program takes.
+    kernel = triton_jit.compiled(_gradients)
+    kernel[(programs,)](*tensors, rows, width, BLOCK=block, TURNS=-(-rows // programs), num_warps=_WARPS)
     return x_gradient_RD, sums_PD.sum(0).to(weight_D.dtype)
 
 
@@ -80,14 +75,6 @@ def _(gradient_RD: Tensor, x_RD: Tensor, weight_D: Tensor, scale_R1: Tensor) -> 
 def _processors(device: torch.device) -> int:
     """Multiprocessors of a GPU; of Triton's interpreter on a CPU it is one."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
-@cache
-def _kernel() -> Any:
-    """The kernel as Triton compiles it, anew for each width and number of rows that a program takes."""
-    global tl
-    tl = import_module("triton.language")
-    return import_module("triton").jit(_gradients)
 
 
 def _gradients(  # type: ignore[no-untyped-def]

@@ -4,7 +4,7 @@ Knows the copy of a weight in the precision of products, which its module holds 
 itself, the master, keeps the precision that it is updated in; and where gradients are added up: over microbatches, and
 over tensor ranks those of weights that each of them holds whole. Does not know the optimizer. FSDP on a mesh of one
 rank does the same through buffers: gradients and weights are copied into them and out again, a tenth of a step.
-torch's private `_unsafe_preserve_version_counter` stands here, tried on 2.13.
+torch's private `_unsafe_preserve_version_counter` stands here, tried on 2.11 and 2.13.
 """
 
 from __future__ import annotations

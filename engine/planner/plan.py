@@ -65,6 +65,11 @@ class Plan:
     mfu_pct: float | None = None
     calibration: str | None = None
 
+    @property
+    def backwards(self) -> int:
+        """After how many backwards of a step weights are updated."""
+        return self.microbatches * self.gradient_accumulation_steps
+
     def to_json(self) -> dict[str, Any]:
         """The plan as the plain object of `titan validate --json`."""
         return asdict(self)

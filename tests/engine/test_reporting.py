@@ -16,6 +16,7 @@ import engine.loop
 import engine.training
 from engine.build import Built
 from engine.events import event_file, read_new
+from engine.figures import Figures
 from engine.loop import fit
 from engine.planner.plan import plan
 from engine.status import Status
@@ -31,6 +32,11 @@ class GoesOn(Training):
         return not saves and not (self.validation is not None and self.validates(done, status))
 
 
+def lost(_: Figures) -> bool:
+    """What an event of CUDA says once its GPU is gone."""
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
 def told(
     arguments: dict[str, Any],
     folder: str,
@@ -38,18 +44,22 @@ def told(
     goes_on: bool,
     bad_step: int | None = None,
     fails_at: int | None = None,
+    loses_gpu: bool = False,
 ) -> dict[str, Any]:
     """Steps that a run told, what else it told between them, and how it ended.
 
-    One gradient may be NaN, and one step may raise before its own are there.
+    One gradient may be NaN, and one step may raise before its own are there; from there on a GPU may answer nothing.
     """
     config = tiny(**arguments)
     resolved = plan(config)
     before, calls = engine.training.forward_backward, iter(range(1, 100))
+    arrived = Figures.have_arrived
 
     def planting(built: Built, batches: Any, denominator: torch.Tensor) -> torch.Tensor:
         call = next(calls)
         if call == fails_at:
+            if loses_gpu:
+                Figures.have_arrived = lost  # type: ignore[method-assign]
             raise RuntimeError("this rank alone has no memory left")
         loss = before(built, batches, denominator)
         if call == bad_step:
@@ -64,6 +74,7 @@ def told(
     except RuntimeError as failure:
         message = str(failure)
     finally:
+        Figures.have_arrived = arrived  # type: ignore[method-assign]
         engine.training.forward_backward, engine.loop.Training = before, Training  # type: ignore[misc]
     events = read_new(event_file(Path(folder), 0))[0]
     kept = ("step", "checkpoint", "run_ended")
@@ -119,6 +130,14 @@ def test_a_step_that_raises_is_what_ends_the_run_though_the_one_before_was_bad(g
     (found,) = gloo.run(1, told, **planted, folder=str(tmp_path), goes_on=True)
     assert found["message"] == "this rank alone has no memory left"
     assert [step["step"] for step in found["steps"]] == [1, 2]
+
+
+@pytest.mark.world
+def test_a_report_that_cannot_be_written_hides_no_failure(gloo: GlooPool, tmp_path: Path) -> None:
+    # Step 2 is logged, and its report waits for step 3, which raises: the GPU is not there any more.
+    planted = {"arguments": layout(1, 1, 1, metrics__log_freq=2), "fails_at": 3, "loses_gpu": True}
+    (found,) = gloo.run(1, told, **planted, folder=str(tmp_path), goes_on=True)
+    assert found["message"] == "this rank alone has no memory left"
 
 
 def seconds(arguments: dict[str, Any], folder: str) -> list[tuple[float, float]]:

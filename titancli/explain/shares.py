@@ -30,10 +30,11 @@ class Share:
 
 def memory_shares(plan: Plan) -> list[Share]:
     """What the fullest rank holds, each part at its most; parts that are not known are left out."""
-    memory, alone = plan.memory, plan.mesh.fsdp * plan.mesh.dp_replicate == 1
+    from engine.planner.update import holds_whole
+
+    memory, alone = plan.memory, holds_whole(plan.mesh)
     # Gradients of a rank that shares no weight stand as backward left them, or as several were added up.
-    several = plan.microbatches * plan.gradient_accumulation_steps > 1
-    made = "training.mixed_precision_reduce" if several else _PRODUCTS
+    made = "training.mixed_precision_reduce" if plan.backwards > 1 else _PRODUCTS
     parts: list[tuple[str, int | None, tuple[str, ...]]] = [
         ("weights", memory.masters_bytes, ("training.dtype", *_SHARDS)),
         ("copies of weights to compute with", memory.copies_bytes, (_PRODUCTS, *_SHARDS)),
