@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 else:
     tl = None  # set by triton_jit
 
+# The operator itself: the compiler cannot trace torch's function of that name.
+_fused_rms_norm = torch.ops.aten._fused_rms_norm.default
 # Each program keeps its rows' sum of the weight's gradient in registers: so many at once on a multiprocessor.
 _PROGRAMS_A_PROCESSOR = 4
 _WARPS = 8
@@ -36,7 +38,7 @@ def rms_norm(x: Tensor, weight_D: Tensor, eps: float) -> Tensor:
 class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_RD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
-        out_RD, scale_R1 = torch._fused_rms_norm(x_RD, weight_D.shape, weight_D, eps)
+        out_RD, scale_R1 = _fused_rms_norm(x_RD, list(weight_D.shape), weight_D, eps)
         ctx.save_for_backward(x_RD, weight_D, scale_R1)
         return out_RD
 

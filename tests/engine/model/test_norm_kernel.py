@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
+from engine.model import norm_kernel
 from engine.model.norm_kernel import rms_norm_gradients
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton has no package for this system")
@@ -52,6 +53,15 @@ def test_gradients_are_those_of_plain_arithmetic(name: str, computed: dict[str, 
     for mine, exact in zip(computed[name], (x.grad, weight.grad), strict=True):
         assert exact is not None
         torch.testing.assert_close(mine.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it compiles
+def test_the_compiler_takes_it_whole() -> None:
+    # Forward and backward are traced at the first call; only what a GPU would run of them is not run.
+    x = torch.randn(2, 8, 64, dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.randn(64, dtype=torch.bfloat16, requires_grad=True)
+    compiled = torch.compile(norm_kernel.rms_norm, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x, weight, EPS), rms_norm(x, (64,), weight, EPS), rtol=1e-2, atol=1e-2)
 
 
 if __name__ == "__main__":
