@@ -40,7 +40,7 @@ class _RmsNorm(torch.autograd.Function):
     def forward(ctx: Any, x_RD: Tensor, weight_D: Tensor, eps: float) -> Tensor:
         out_RD, scale_R1 = _fused_rms_norm(x_RD, list(weight_D.shape), weight_D, eps)
         ctx.save_for_backward(x_RD, weight_D, scale_R1)
-        return out_RD
+        return cast(Tensor, out_RD)
 
     @staticmethod
     def backward(ctx: Any, *gradients_RD: Tensor) -> tuple[Tensor, Tensor, None]:
